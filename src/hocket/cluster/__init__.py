@@ -1,0 +1,1 @@
+"""The machines: devices, links, presets, the cluster file."""

@@ -1,0 +1,1 @@
+"""The decision: everything a plan fixes, and its file."""

@@ -1,0 +1,1 @@
+"""What each rank does: instructions, lowering, text form, verification."""

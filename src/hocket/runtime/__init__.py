@@ -1,0 +1,1 @@
+"""Executing programs on torch.distributed, or all ranks in one process."""

@@ -1,0 +1,1 @@
+"""Searchers over one problem, and the certificate."""
