@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
@@ -62,6 +62,14 @@ def refs(argument: Argument) -> Iterator[str]:
             yield from refs(item)
 
 
+def _exchange(argument: Argument, names: Iterator[str]) -> Argument:
+    if isinstance(argument, Ref):
+        return Ref(next(names))
+    if isinstance(argument, tuple):
+        return tuple(_exchange(item, names) for item in argument)
+    return argument
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One call of an ATen operation (`op` is its full name, as `aten.mm.default`) on values and constants.
@@ -85,6 +93,13 @@ class Operation:
     def kind(self) -> str:
         """The operation's name without namespace and overload: `mm` of `aten.mm.default`."""
         return self.op.split(".")[1]
+
+    def with_inputs(self, names: Sequence[str]) -> Operation:
+        """The same call on other values, given in the order of `inputs`."""
+        rest = iter(names)
+        args = tuple(_exchange(a, rest) for a in self.args)
+        kwargs = tuple((k, _exchange(a, rest)) for k, a in self.kwargs)
+        return Operation(self.op, args, kwargs, self.outputs, self.module)
 
     def argument(self, position: int, name: str, default: Argument = None) -> Argument:
         """The argument given at `position` or by `name`, else `default`."""

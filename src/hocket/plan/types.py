@@ -1,0 +1,107 @@
+"""The decision: everything that is fixed about a training step before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hocket.cluster.types import Cluster
+from hocket.graph.types import Graph
+from hocket.pipeline.schedule import Schedule
+from hocket.sharding.layout import Layout
+from hocket.sharding.mesh import Mesh
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of the graph on one mesh.
+
+    `stored` is how parameters, buffers and batch are held (by input name); `strategies` has the tokens of
+    every operation (see sharding.strategy), in the graph's order; `used` and `saved` name the layout that a
+    value with several readers is converted to once: `used` in the pass that makes it, `kept` what the
+    backward pass finds of it, `reused` what the backward pass converts that to once.
+    """
+
+    mesh: Mesh
+    stored: Mapping[str, Layout]
+    strategies: tuple[str, ...]
+    used: Mapping[str, Layout] = field(default_factory=dict)
+    kept: Mapping[str, Layout] = field(default_factory=dict)
+    reused: Mapping[str, Layout] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes on the fullest device: what is held all the time, and the peak within a step."""
+
+    parameters: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+    activations: int = 0
+
+    @property
+    def total(self) -> int:
+        """Bytes at the peak."""
+        return self.parameters + self.gradients + self.optimizer + self.activations
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A plan that was not chosen: its title, judged seconds (infinite when it does not fit) and why."""
+
+    title: str
+    seconds: float
+    lower_bound: float
+    reason: str = ""
+    stage: Stage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRecord:
+    """How a plan was found: the searcher, its space in words, its certificate, and what it left behind."""
+
+    searcher: str
+    space: str
+    seconds: float
+    complete: bool
+    alternatives: tuple[Alternative, ...] = ()
+    seed: int = 0
+    whole: tuple[str, ...] = ()
+    pins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A training step, decided: the graph, the cluster, its stages and schedule, and what is predicted.
+
+    `seconds` is the judged step time, `lower_bound` a proven bound on every plan of the stated space;
+    `recompute` names the blocks whose forward is run again in the backward pass (already part of `graph`).
+    """
+
+    graph: Graph
+    cluster: Cluster
+    stages: tuple[Stage, ...]
+    schedule: Schedule
+    seconds: float
+    lower_bound: float
+    memory: Memory
+    search: SearchRecord
+    recompute: tuple[str, ...] = ()
+    fingerprint: str = ""
+    model_fingerprint: str = ""
+    optimizer_bytes: float = 8.0
+
+    @property
+    def stage(self) -> Stage:
+        """The only stage of a plan without a pipeline."""
+        return self.stages[0]
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks the plan runs on."""
+        return sum(stage.mesh.devices for stage in self.stages)
+
+    @property
+    def gap(self) -> float:
+        """How far the plan can be from the best of the space, as a share of its own time."""
+        return max(0.0, 1.0 - self.lower_bound / self.seconds) if self.seconds > 0 else 0.0

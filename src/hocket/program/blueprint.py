@@ -1,0 +1,68 @@
+"""What lowering needs of a plan, prepared once for all ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hocket.errors import LayoutError
+from hocket.graph.flow import Flow, find_flow
+from hocket.graph.types import Graph, Operation, TensorType
+from hocket.plan.types import Stage
+from hocket.sharding.layout import Layout
+from hocket.sharding.reshard import Step, Ways, find_ways
+from hocket.sharding.rule import Rule
+from hocket.sharding.rules import rule_of
+from hocket.sharding.strategy import Strategy, parse_strategy
+
+
+class Prices(Protocol):
+    """What lowering asks of the cost model, in seconds."""
+
+    def compute(self, operation: Operation, inputs: list[TensorType], outputs: list[TensorType]) -> float:
+        """Seconds of an operation on local tensors."""
+
+    def collective(self, kind: str, axis: int, bytes: int) -> float:
+        """Seconds of a collective along a mesh axis."""
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A stage with everything derived from it: rules, strategies, ways between layouts, flow of values."""
+
+    graph: Graph
+    stage: Stage
+    rules: tuple[Rule, ...]
+    strategies: tuple[Strategy, ...]
+    flow: Flow
+    prices: Prices
+    ways: dict[tuple[TensorType, Layout, Layout], Ways] = field(default_factory=dict)
+
+    def steps(self, name: str, source: Layout, target: Layout) -> tuple[Step, ...]:
+        """Cheapest steps for a value from one layout to another; raises LayoutError where there are none."""
+        if source == target:
+            return ()
+        tensor = self.graph.types[name]
+        key = (tensor, source, target)
+        if key not in self.ways:
+            self.ways[key] = find_ways(tensor, self.stage.mesh, (source, target), self.prices.collective)
+        if self.ways[key].cost(source, target) == float("inf"):
+            raise LayoutError(
+                name,
+                "a value can be brought from the layout it has to the one that is needed",
+                f"{source} -> {target} of {tensor} on mesh {self.stage.mesh}",
+            )
+        return self.ways[key].steps(source, target)
+
+
+def blueprint(graph: Graph, stage: Stage, prices: Prices) -> Blueprint:
+    """Prepare a stage for lowering; raises LayoutError where a strategy does not fit its operation."""
+    rules = tuple(rule_of(operation, graph.types) for operation in graph.operations)
+    parsed: dict[tuple[str, str, int], Strategy] = {}
+    strategies = []
+    for text, rule, operation in zip(stage.strategies, rules, graph.operations, strict=True):
+        key = (text, operation.op, id(rule))
+        if key not in parsed:
+            parsed[key] = parse_strategy(text, rule, operation, stage.mesh)
+        strategies.append(parsed[key])
+    return Blueprint(graph, stage, rules, tuple(strategies), find_flow(graph), prices)

@@ -1,0 +1,163 @@
+"""Resharding: single steps between layouts, and the cheapest way from one layout to another.
+
+A step changes the placement of one mesh axis by one collective, or for free (taking a slice, or keeping the
+tensor on the first position only as an addend). Where several axes split one dim, the outer axis cuts first;
+so a step may touch a dim only if no inner axis splits it. Longer ways are sequences of steps: a hierarchical
+all-reduce (reduce-scatter, all-reduce, all-gather) is one of them and needs no name of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import inf, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.graph.types import DTYPE_BYTES, TensorType
+from hocket.sharding.layout import PARTIAL, REPLICATE, Layout, Partial, Placement, Replicate, Split
+from hocket.sharding.mesh import Mesh
+from hocket.sharding.strategy import divides
+
+Price = Callable[[str, int, int], float]
+"""Seconds of a collective: (kind, mesh axis, bytes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change of placement along one axis; `kind` is a collective's name, `slice` or `addend`."""
+
+    kind: str
+    axis: int
+    source: Layout
+    target: Layout
+
+
+def step_kind(source: Placement, target: Placement) -> str | None:
+    """The single step that turns one placement into another, or None."""
+    match source, target:
+        case Replicate(), Split():
+            return "slice"
+        case Replicate(), Partial():
+            return "addend"
+        case Split(), Replicate():
+            return "all_gather"
+        case Partial(), Replicate():
+            return "all_reduce"
+        case Partial(), Split():
+            return "reduce_scatter"
+        case Split(), Split() if source.dim != target.dim:
+            return "all_to_all"
+    return None
+
+
+def _reachable(layout: Layout, axis: int, placement: Placement) -> bool:
+    """Whether no inner axis splits a dim that this change touches."""
+    touched = {p.dim for p in (layout.placements[axis], placement) if isinstance(p, Split)}
+    return not any(isinstance(p, Split) and p.dim in touched for p in layout.placements[axis + 1 :])
+
+
+def _nests(layout: Layout) -> bool:
+    """Whether splits of one dim by several axes use the same segments."""
+    seen: dict[int, tuple[int, ...]] = {}
+    return all(
+        seen.setdefault(p.dim, p.segments) == p.segments for p in layout.placements if isinstance(p, Split)
+    )
+
+
+def moved_bytes(kind: str, tensor: TensorType, source: Layout, target: Layout, mesh: Mesh) -> int:
+    """Bytes that a step's collective is priced by: the larger of what a rank holds before and after."""
+    held = max(_held(source, mesh, tensor.elements), _held(target, mesh, tensor.elements))
+    return 0 if kind in ("slice", "addend") else held * DTYPE_BYTES[tensor.dtype]
+
+
+def _held(layout: Layout, mesh: Mesh, elements: int) -> int:
+    return elements // prod(
+        n for n, p in zip(mesh.sizes, layout.placements, strict=True) if isinstance(p, Split)
+    )
+
+
+@dataclass(frozen=True)
+class Ways:
+    """All layouts of one tensor on one mesh and the cheapest ways between them.
+
+    `seconds[i, j]` is the price from layout i to layout j; `first[i, j]` the layout after the first step.
+    """
+
+    tensor: TensorType
+    mesh: Mesh
+    layouts: tuple[Layout, ...]
+    index: dict[Layout, int]
+    seconds: NDArray[np.float64]
+    first: NDArray[np.int64]
+
+    def cost(self, source: Layout, target: Layout) -> float:
+        """Seconds from one layout to another; infinite where there is no way."""
+        return float(self.seconds[self.index[source], self.index[target]])
+
+    def steps(self, source: Layout, target: Layout) -> tuple[Step, ...]:
+        """The cheapest sequence of steps from one layout to another."""
+        steps = []
+        here, end = self.index[source], self.index[target]
+        while here != end:
+            there = int(self.first[here, end])
+            a, b = self.layouts[here], self.layouts[there]
+            axis = next(i for i, (p, q) in enumerate(zip(a.placements, b.placements, strict=True)) if p != q)
+            kind = step_kind(a.placements[axis], b.placements[axis])
+            steps.append(Step(kind or "", axis, a, b))
+            here = there
+        return tuple(steps)
+
+
+def all_layouts(tensor: TensorType, mesh: Mesh, wanted: Sequence[Layout]) -> tuple[Layout, ...]:
+    """The layouts a way may pass through: every even split by a dim or segments that `wanted` mentions,
+    or by the tensor's first dim that all axes divide (for hierarchical all-reduces)."""
+    options: dict[Placement, None] = {REPLICATE: None, PARTIAL: None}
+    for layout in wanted:
+        options.update(dict.fromkeys(layout.placements))
+    whole = next((d for d, n in enumerate(tensor.shape) if n and n % mesh.devices == 0), None)
+    if whole is not None:
+        options[Split(whole)] = None
+    if not any(layout.has_partial for layout in wanted):
+        del options[PARTIAL]
+    found = dict.fromkeys(wanted)
+    for placements in product(options, repeat=len(mesh.sizes)):
+        layout = Layout(placements)
+        if layout not in found and _nests(layout) and divides(layout, tensor.shape, mesh):
+            found[layout] = None
+    return tuple(found)
+
+
+def find_ways(tensor: TensorType, mesh: Mesh, wanted: Sequence[Layout], price: Price) -> Ways:
+    """Cheapest ways between layouts of a tensor, by shortest paths over single steps."""
+    layouts = all_layouts(tensor, mesh, wanted)
+    index = {layout: i for i, layout in enumerate(layouts)}
+    count = len(layouts)
+    seconds = np.full((count, count), inf)
+    np.fill_diagonal(seconds, 0.0)
+    first = np.tile(np.arange(count), (count, 1))
+    memo: dict[tuple[str, int, int], float] = {}
+    for i, source in enumerate(layouts):
+        for axis in range(len(mesh.sizes)):
+            for placement in {layout.placements[axis] for layout in layouts}:
+                j = index.get(source.with_placement(axis, placement))
+                kind = step_kind(source.placements[axis], placement)
+                if j is None or kind is None or not _reachable(source, axis, placement):
+                    continue
+                key = (kind, axis, moved_bytes(kind, tensor, source, layouts[j], mesh))
+                if key not in memo:
+                    memo[key] = FREE_STEP if kind in ("slice", "addend") else price(*key)
+                seconds[i, j] = memo[key]
+    for middle in range(count):
+        through = seconds[:, middle, None] + seconds[None, middle, :]
+        better = through < seconds
+        if better.any():
+            seconds[better] = through[better]
+            first[better] = np.broadcast_to(first[:, middle, None], first.shape)[better]
+    return Ways(tensor, mesh, layouts, index, seconds, first)
+
+
+FREE_STEP = 1e-12
+"""Seconds of a step without communication: not zero, so that ways with fewer steps win ties."""
