@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -77,6 +78,9 @@ class ClusterEntry(msgspec.Struct, forbid_unknown_fields=True):
     collectives: list[CollectiveEntry] = []
 
 
+ENTRIES: tuple[type[Any], ...] = (LinkEntry, DeviceEntry, MachineEntry, CollectiveEntry, ClusterEntry)
+
+
 def convert(values: object, entry: type[T], source: str) -> T:
     """`values` as a strict file type; raises FileError with the file and the key's path."""
     try:
@@ -84,11 +88,17 @@ def convert(values: object, entry: type[T], source: str) -> T:
     except msgspec.ValidationError as error:
         rule, _, place = str(error).partition(" - at ")
         key = place.strip("`").removeprefix("$").lstrip(".") or "top level"
-        known = ", ".join(f.name for f in msgspec.structs.fields(entry))  # type: ignore[arg-type]
-        repair = (
-            f"keys of the top level are {known}" if "." not in key else "take the key away or spell it right"
-        )
-        raise FileError(f"{source}: {key}", rule, repair=repair) from None
+        raise FileError(f"{source}: {key}", rule, repair=_key_repair(rule, entry)) from None
+
+
+def _key_repair(rule: str, entry: type[Any]) -> str:
+    """How to spell an unknown key, from the keys of the file type and of everything in it."""
+    found = re.search(r"unknown field `(.*)`", rule)
+    if found is None:
+        return ""
+    known = {f.name for e in (entry, *ENTRIES) for f in msgspec.structs.fields(e)}
+    near = get_close_matches(found.group(1), sorted(known), 2)
+    return f"did you mean {' or '.join(near)}?" if near else "take the key away"
 
 
 def check_format(values: object, expected: str, source: str) -> None:
