@@ -48,14 +48,13 @@ def _averaged(tables: Iterable[Iterable[Row]], keys: tuple[str, ...]) -> list[di
 
 def fit_device(rows: Sequence[Row], name: str, memory: int) -> Device:
     """The device that the measured kernels describe; `memory` 0: the host's, filled in by a cluster."""
-    launch = next(r["seconds"] for r in rows if r["topic"] == "launch")
-    view = next(r["seconds"] for r in rows if r["topic"] == "view")
-    traffic = [(r["bytes"], r["bytes"] / _busy(r, launch)) for r in rows if r["topic"] == "traffic"]
+    launch, call, view = (_fixed(rows, topic) for topic in ("launch", "call", "view"))
+    traffic = [(r["bytes"], r["bytes"] / _busy(r, call)) for r in rows if r["topic"] == "traffic"]
     bandwidth = max(rate for _, rate in traffic)
     products: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for r in rows:
         if r["topic"] == "product":
-            products[r["name"]].append((r["flops"], r["flops"] / _busy(r, launch)))
+            products[r["name"]].append((r["flops"], r["flops"] / _busy(r, call)))
     peaks = {dtype: max(rate for _, rate in points) for dtype, points in products.items()}
     device = Device(
         name=name,
@@ -67,13 +66,17 @@ def fit_device(rows: Sequence[Row], name: str, memory: int) -> Device:
         products=tuple((d, _curve(points, peaks[d])) for d, points in products.items()),
         traffic=_curve(traffic, bandwidth),
     )
-    return _with_kinds(device, rows)
+    return _with_kinds(device, rows, call)
 
 
-def _busy(row: Row, launch: float) -> float:
-    """Seconds of a call without the fixed cost."""
+def _fixed(rows: Sequence[Row], topic: str) -> float:
+    return next(float(r["seconds"]) for r in rows if r["topic"] == topic)
+
+
+def _busy(row: Row, call: float) -> float:
+    """Seconds of a bare call without the fixed cost."""
     seconds: float = row["seconds"]
-    return max(seconds - launch, LEAST_SHARE * seconds)
+    return max(seconds - call, LEAST_SHARE * seconds)
 
 
 def _curve(points: Sequence[tuple[float, float]], peak: float) -> Curve:
@@ -91,7 +94,7 @@ def _mean(values: Iterable[float]) -> float:
     return exp(fmean(log(v) for v in values))
 
 
-def _with_kinds(device: Device, rows: Sequence[Row]) -> Device:
+def _with_kinds(device: Device, rows: Sequence[Row], call: float) -> Device:
     """The device with the rates of single kinds, relative to its curves."""
     rates: list[tuple[str, float]] = []
     elements: list[tuple[str, float]] = []
@@ -99,7 +102,7 @@ def _with_kinds(device: Device, rows: Sequence[Row]) -> Device:
     for r in rows:
         if r["topic"] != "kind":
             continue
-        busy = _busy(r, device.launch_seconds)
+        busy = _busy(r, call)
         if r["flops"]:
             rates.append((r["name"], r["flops"] / busy / device.rate(dtype, r["flops"])))
         elif busy > r["bytes"] / device.bytes_per_second(r["bytes"]):

@@ -30,6 +30,9 @@ LARGE_SHAPES = (
 )
 """Further ones for accelerators."""
 
+SLOW_FLOPS = 1e7
+"""Products of other dtypes than float32 are measured up to so many flops on CPUs without units for them."""
+
 TRAFFIC_ELEMENTS = (2**10, 2**12, 2**14, 2**16, 2**17, 2**18, 2**20, 2**22)
 """Elements of an addition, in cache and out of it."""
 
@@ -38,7 +41,7 @@ LARGE_TRAFFIC = (2**24, 2**26)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One thing to measure: what it is (`product`, `traffic`, `kind`, `launch`, `view`), and its work.
+    """One thing to measure: its topic (`product`, `traffic`, `kind`, `launch`, `call`, `view`), and its work.
 
     `flops` and `bytes` are those of `cost.compute.work`; `elements` likewise.
     """
@@ -56,7 +59,7 @@ def _random(*shape: int, device: str, dtype: torch.dtype = torch.float32) -> tor
 
 
 def launch_samples(device: str) -> Iterator[Sample]:
-    """A tiny addition as a program runs it (names looked up, result stored), and a tiny view."""
+    """A tiny addition as a program runs it (names looked up, result stored), a bare one, and a tiny view."""
     values: dict[str, torch.Tensor] = {"a": _random(8, device=device), "b": _random(8, device=device)}
     names = ("a", "b")
 
@@ -67,6 +70,7 @@ def launch_samples(device: str) -> Iterator[Sample]:
         values["c"] = torch.reshape(values["a"], (2, 4))
 
     yield Sample("launch", "add", (add,))
+    yield Sample("call", "add", (partial(aten.add.Tensor, values["a"], values["b"]),))
     yield Sample("view", "view", (view,))
 
 
@@ -77,6 +81,8 @@ def product_samples(device: str, dtypes: tuple[torch.dtype, ...], quick: bool) -
         shapes = (*shapes, *LARGE_SHAPES)
     for dtype in dtypes:
         for m, k, n in shapes:
+            if device == "cpu" and dtype != torch.float32 and (2 * m * k * n > SLOW_FLOPS):
+                continue
             operands = [
                 (_random(m, k, device=device, dtype=dtype), _random(k, n, device=device, dtype=dtype)),
                 (_random(m, k, device=device, dtype=dtype), _random(n, k, device=device, dtype=dtype).t()),
@@ -158,7 +164,7 @@ def _row_calls(device: str, rows: int, width: int, quick: bool) -> list[tuple[st
         ("silu", partial(aten.silu.default, x), 2),
         ("cos", partial(aten.cos.default, x), 2),
         ("sin", partial(aten.sin.default, x), 2),
-        ("where", partial(aten.where.self, x > 0, x, g), 4),
+        ("where", partial(aten.where.self, positive > 1.5, x, g), 4),
         ("amax", partial(aten.amax.default, x, [-1], False), 1),
         ("scatter", partial(aten.scatter.value, x, 1, rowwise, 1.0), 2),
         ("bernoulli", partial(aten.bernoulli.p, x, 0.9), 2),
