@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -206,6 +207,9 @@ def _backward(
 @contextmanager
 def _as_capture_error(model: str, running: Sequence[str]) -> Iterator[None]:
     """Errors of the running model as capture errors that name the submodule at fault."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
     try:
         yield
     except HocketError:
@@ -224,6 +228,8 @@ def _as_capture_error(model: str, running: Sequence[str]) -> Iterator[None]:
             f"{type(error).__name__}: {error}",
             "run the model on a small real batch to see the error by itself",
         ) from error
+    finally:
+        log.setLevel(level)
 
 
 def _culprit(model: str, running: Sequence[str]) -> str:
