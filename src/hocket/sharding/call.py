@@ -24,8 +24,8 @@ CallArgument = None | bool | int | float | str | Dtype | Operand | tuple["CallAr
 class Call:
     """An operation without names: everything its rule may depend on, hashable.
 
-    `same[i]` is the first operand that is the same value as operand i. An output without a type
-    (masked out) is None.
+    `same[i]` is the first operand that is the same value as operand i. An output that does
+    not exist (masked out: without a type, or an empty vector) is None.
     """
 
     op: str
@@ -93,8 +93,13 @@ def call_of(operation: Operation, types: Mapping[str, TensorType]) -> Call:
         tuple((key, nameless(a)) for key, a in operation.kwargs),
         tuple(types[n] for n in names),
         tuple(names.index(n) for n in names),
-        tuple(types.get(n) for n in operation.outputs),
+        tuple(_wanted(types.get(n)) for n in operation.outputs),
     )
+
+
+def _wanted(output: TensorType | None) -> TensorType | None:
+    # An output that nobody wants (a masked gradient) is recorded as an empty vector.
+    return None if output is None or output.shape == (0,) else output
 
 
 def factor(
