@@ -42,18 +42,49 @@ def own_group(size: int, rank: int, ranks: int) -> dist.ProcessGroup:
 def collective_calls(
     size: int, bytes: int, group: dist.ProcessGroup, rank: int, device: str
 ) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Every kind with `bytes` in the sense of the cost formulas."""
+    """Every kind with `bytes` in the sense of the cost formulas.
+
+    They include the copies that a program's collective makes to lay out and join pieces.
+    """
     n = bytes // 4 // size * size
     whole, part = torch.randn(n, device=device), torch.randn(n // size, device=device)
     other = torch.randn(n, device=device)
-    yield "all_gather", lambda: dist.all_gather_into_tensor(torch.empty_like(whole), part, group=group)
-    yield "reduce_scatter", lambda: dist.reduce_scatter_tensor(torch.empty_like(part), whole, group=group)
-    yield "all_reduce", lambda: dist.all_reduce(other, dist.ReduceOp.MAX, group=group)
-    yield "all_to_all", lambda: dist.all_to_all_single(torch.empty_like(whole), whole, group=group)
     first = rank - rank % size
-    yield "broadcast", lambda: dist.broadcast(other, first, group=group)
+    yield "all_gather", lambda: _all_gather(part, size, group)
+    yield "reduce_scatter", lambda: _reduce_scatter(whole, size, group)
+    yield "all_reduce", lambda: _wait(dist.all_reduce(whole.clone(), group=group, async_op=True))
+    yield "all_to_all", lambda: _all_to_all(whole, size, group)
+    yield "broadcast", lambda: _wait(dist.broadcast(other, first, group=group, async_op=True))
     if size == 2:
         yield "send", lambda: _pass_on(whole, rank, group)
+
+
+def _wait(work: dist.Work | None) -> None:
+    if work is not None:
+        work.wait()
+
+
+def _all_gather(part: torch.Tensor, size: int, group: dist.ProcessGroup) -> torch.Tensor:
+    """Gathers and joins along a dim that is not the first, as half of a step's gathers must."""
+    whole = part.new_empty(size * part.numel())
+    _wait(dist.all_gather_into_tensor(whole, part, group=group, async_op=True))
+    return torch.cat(whole.chunk(size))
+
+
+def _reduce_scatter(whole: torch.Tensor, size: int, group: dist.ProcessGroup) -> torch.Tensor:
+    """Lays the pieces side by side, then reduces them."""
+    pieces = torch.stack(whole.chunk(size)).view(-1)
+    part = whole.new_empty(whole.numel() // size)
+    _wait(dist.reduce_scatter_tensor(part, pieces, group=group, async_op=True))
+    return part
+
+
+def _all_to_all(whole: torch.Tensor, size: int, group: dist.ProcessGroup) -> torch.Tensor:
+    """Lays the pieces side by side, exchanges them, joins them."""
+    pieces = torch.cat(whole.chunk(size))
+    got = torch.empty_like(pieces)
+    _wait(dist.all_to_all_single(got, pieces, group=group, async_op=True))
+    return torch.cat(got.chunk(size))
 
 
 def _pass_on(tensor: torch.Tensor, rank: int, group: dist.ProcessGroup) -> None:
