@@ -61,6 +61,22 @@ def b(*shape: int) -> Tensor:
     return Tensor(shape, lambda s, g: torch.rand(s, generator=g) < 0.5)
 
 
+def single(*shape: int) -> Tensor:
+    """Random numbers around 0, in single precision for operations that have no double."""
+    return Tensor(shape, lambda s, g: torch.randn(s, generator=g))
+
+
+def ends(groups: int, last: int) -> Tensor:
+    """Ascending ends of groups of rows, some of them empty; the last group ends at `last`."""
+
+    def fill(s: tuple[int, ...], g: torch.Generator) -> torch.Tensor:
+        cuts = torch.randint(0, last + 1, s, generator=g).sort().values
+        cuts[-1] = last
+        return cuts.to(torch.int32)
+
+    return Tensor((groups,), fill)
+
+
 def mask(*shape: int) -> Tensor:
     """Attention masks: 0 or minus infinity, the first key always visible."""
 
@@ -118,6 +134,10 @@ def products() -> Iterator[Case]:
     yield build("vdot", f(8), f(8))
     same = f(6, 6)
     yield build("mm", same, same)
+    yield build("_grouped_mm", single(8, 4), single(4, 4, 8), ends(4, 8))
+    yield build("_grouped_mm", single(4, 8), single(8, 12), ends(4, 8))
+    yield build("_grouped_mm", f(8, 4), f(4, 4, 6), ends(4, 8))
+    yield build("_grouped_mm", f(4, 8), f(8, 6), ends(4, 8))
 
 
 UNARY = (
@@ -322,6 +342,8 @@ def by_rows() -> Iterator[Case]:
         yield build("_log_softmax", f(2, 4, 6), dim, False)
         yield build("_softmax_backward_data", f(2, 4, 6), unit(2, 4, 6), dim, Dtype("float64"))
         yield build("_log_softmax_backward_data", f(2, 4, 6), f(2, 4, 6), dim, Dtype("float64"))
+    yield build("_safe_softmax", f(4, 6), 1)
+    yield build("histc", f(6), 4, 0, 3)
     yield build("_softmax", mask(4, 8), 0, False)
     for op in ("cumsum", "cumprod", "logcumsumexp"):
         yield build(op, f(4, 6), 1)

@@ -5,19 +5,23 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+import torch
 from catalogue import cases
-from split_run import Case, run_split, whole
+from split_run import Case, run, run_split, whole
 
+from hocket.graph.types import Operation, Ref, TensorType
 from hocket.sharding.layout import Layout, Split
+from hocket.sharding.local import local_operation
 from hocket.sharding.mesh import Mesh
 from hocket.sharding.recipes import RECIPES
+from hocket.sharding.rule import Factor, Rule
 from hocket.sharding.rules import rule_of
 from hocket.sharding.strategy import Strategy, axis_tokens, make_strategy
 from hocket.sharding.table import line_of, table
 
 CASES = tuple(cases())
 # Random by nature: only types can be compared (test_random_creation).
-UNTESTED = {"rand", "randn", "empty", "rand_like", "randn_like", "_grouped_mm"}
+UNTESTED = {"rand", "randn", "empty", "rand_like", "randn_like"}
 
 
 def rule(case: Case):
@@ -89,3 +93,45 @@ def test_only_masks_are_unknown() -> None:
 
 def test_every_recipe_has_a_case() -> None:
     assert {factor.recipe for case in CASES for factor in rule(case).factors} == {"", *RECIPES}
+
+
+@pytest.mark.parametrize("op", ["rand", "randn", "rand_like", "randn_like", "empty"])
+def test_random_operations_split_like_any_creation(op: str) -> None:
+    like = op.endswith("_like")
+    types = {"x": TensorType((4, 6), "float32"), "y": TensorType((4, 6), "float32")}
+    full = f"aten.{op}.{'memory_format' if op == 'empty' else 'default'}"
+    operation = Operation(full, (Ref("x"),) if like else ((4, 6),), (), ("y",))
+    known = rule_of(operation, types)
+    carried = (Split(0),) if like else ()
+    assert known.factors[0] == Factor("d0", 4, carried, (Split(0),))
+    local = local_operation(
+        operation, [TensorType((2, 6), "float32")] if like else [], [TensorType((2, 6), "float32")]
+    )
+    assert run(local, {"x": torch.ones(2, 6)})[0].shape == (2, 6)
+
+
+WRONG = {
+    "a softmax is not linear": ("aten._softmax", Rule((), linear=(frozenset({0}),)), "P0"),
+    "a softmax's row needs its recipe": (
+        "aten._softmax",
+        Rule((Factor("r", 4, (Split(1),), (Split(1),)),)),
+        "r",
+    ),
+    "rows of a product do not sum": ("aten.mm", Rule((Factor("i", 4, (Split(0), None), (None,)),)), "i"),
+    "a product is not jointly linear": ("aten.mm", Rule((), linear=(frozenset({0, 1}),)), "P0+1"),
+    "columns do not stay": ("aten.mm", Rule((Factor("k", 6, (Split(1), Split(0)), (Split(1),)),)), "k"),
+    "a bias is added once": ("aten.addmm", Rule((Factor("k", 6, (None, Split(1), Split(0)), (None,)),)), "k"),
+    "relu of addends is not addends": ("aten.relu", Rule((), linear=(frozenset({0}),)), "P0"),
+    "a running sum needs its row": ("aten.cumsum", Rule((Factor("r", 6, (Split(1),), (Split(1),)),)), "r"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_rule_is_found_out(name: str) -> None:
+    op, wrong, token = WRONG[name]
+    case = next(case for case in CASES if case.operation.op == f"{op}.default")
+    mesh = Mesh((2,))
+    strategy = make_strategy(wrong, case.operation, (token,), mesh)
+    assert strategy is not None
+    with pytest.raises(AssertionError):
+        run_split(case, wrong, strategy, mesh)

@@ -12,6 +12,7 @@ from torch import Tensor
 from hocket.errors import ProgramError
 from hocket.graph.types import Argument, Dtype
 from hocket.runtime.attention import attention, attention_backward
+from hocket.runtime.grouped import grouped_mm, grouped_mm_shard
 from hocket.sharding.layout import Interval
 
 Kernel = Callable[..., Any]
@@ -136,6 +137,7 @@ def _to_copy(value: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
 
 _OWN: dict[str, Kernel] = {
     "aten.view.default": torch.reshape,
+    "aten._grouped_mm.default": grouped_mm,
     "aten._to_copy.default": _to_copy,
     "hocket.constant.default": _constant,
     "hocket.addend.default": _addend,
@@ -145,6 +147,7 @@ _OWN: dict[str, Kernel] = {
     "hocket.embedding_shard.default": _embedding_shard,
     "hocket.embedding_shard_backward.default": _embedding_shard_backward,
     "hocket.gather_shard.default": _gather_shard,
+    "hocket.grouped_mm_shard.default": grouped_mm_shard,
     "hocket.index_shard.default": _index_shard,
     "hocket.scatter_shard.default": _scatter_shard,
     "hocket.scatter_add_shard.default": _scatter_add_shard,

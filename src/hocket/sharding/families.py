@@ -164,3 +164,30 @@ def roll(call: Call, words: tuple[str, ...]) -> tuple[Factor, ...] | None:
     if not dims:
         return ()
     return straight(call, (d for d in range(rank) if d not in {n % rank for n in dims}))
+
+
+def grouped_mm(call: Call, words: tuple[str, ...]) -> tuple[Factor, ...] | None:
+    """Rows in groups (experts) that offsets bound: `t k, g k j -> t j`, or per group `i t, t j -> g i j`.
+
+    Rows stay whole, since a group may end anywhere; groups are a factor by recipe: in the first form a rank
+    gives zeros for rows of other ranks' groups, in the second it gives its groups.
+    """
+    if len(call.operands) != 3 or call.operand(2) != 2:
+        return None
+    ranks = tuple(len(operand.shape) for operand in call.operands)
+    left, right = call.operands[0].shape, call.operands[1].shape
+    if ranks == (2, 3, 1):
+        made = [
+            factor(call, "k", left[1], {0: 1, 1: 1}, {}),
+            factor(call, "j", right[2], {1: 2}, {0: 1}),
+            factor(call, "g", right[0], {1: 0}, {}, "grouped_mm"),
+        ]
+    elif ranks == (2, 2, 1):
+        made = [
+            factor(call, "i", left[0], {0: 0}, {0: 1}),
+            factor(call, "j", right[1], {1: 1}, {0: 2}),
+            factor(call, "g", call.operands[2].shape[0], {}, {0: 0}, "grouped_mm"),
+        ]
+    else:
+        return None
+    return tuple(one for one in made if one.size > 1)

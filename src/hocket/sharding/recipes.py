@@ -118,6 +118,11 @@ def _gather(steps: _Steps, operation: Operation, start: int, length: int) -> Non
     steps.finish("hocket.gather_shard.default", source, dim, index, start)
 
 
+def _grouped_mm(steps: _Steps, operation: Operation, start: int, length: int) -> None:
+    left, right, ends, *_ = operation.args
+    steps.finish("hocket.grouped_mm_shard.default", left, right, ends, start, length)
+
+
 def _index(steps: _Steps, operation: Operation, start: int, length: int) -> None:
     source, indices, *_ = operation.args
     if not isinstance(indices, tuple):
@@ -201,6 +206,7 @@ _RECIPES: Mapping[str, Callable[[_Steps, Operation, int, int], None]] = {
     "embedding": _embedding,
     "embedding_backward": _embedding_backward,
     "gather": _gather,
+    "grouped_mm": _grouped_mm,
     "index": _index,
     "scatter": _scatter,
     "scatter_add": _scatter_add,

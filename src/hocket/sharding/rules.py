@@ -32,6 +32,7 @@ FAMILIES: Mapping[str, Family] = {
     "pad": families.pad,
     "flip": families.flip,
     "roll": families.roll,
+    "grouped_mm": families.grouped_mm,
     "gather": indexing.gather,
     "scatter": indexing.scatter,
     "index": indexing.index,
