@@ -51,7 +51,9 @@ class _Lowering:
         for index in range(graph.forward, len(graph.operations)):
             self._operation(index)
         gradients = tuple((p, self._value(v, stored[p], backward=True)) for p, v in graph.gradients)
-        shards = tuple(Shard(i.name, stored[i.name], self._intervals(stored[i.name], i.name)) for i in graph.inputs)
+        shards = tuple(
+            Shard(i.name, stored[i.name], self._intervals(stored[i.name], i.name)) for i in graph.inputs
+        )
         return Program(
             self.rank, self.mesh, shards, tuple(self.out), forward, self.types, loss, gradients, updates
         )
@@ -80,7 +82,9 @@ class _Lowering:
         for value, layout in zip(operation.outputs, strategy.outputs, strict=True):
             self._define(value, layout)
         bound = operation.with_inputs(names)
-        here = local_operation(bound, [self.types[n] for n in names], [self.types[n] for n in operation.outputs])
+        here = local_operation(
+            bound, [self.types[n] for n in names], [self.types[n] for n in operation.outputs]
+        )
         if strategy.recipes:
             self._recipe(index, here)
         else:
@@ -105,17 +109,16 @@ class _Lowering:
         self.out.append(Compute(operation, seconds, source, salt))
 
     def _recipe(self, index: int, here: Operation) -> None:
-        """The special local code of a split: small steps, some of them all-reduces over the axes that split."""
+        """The special local code of a split: small steps, some all-reduces over the axes that split."""
         strategy, rule = self.plan.strategies[index], self.plan.rules[index]
         axes = [axis for axis, _ in strategy.recipes]
         factor = next(f for f in rule.factors if f.name == strategy.recipes[0][1])
         start, length = self._factor_interval(index, (*factor.inputs, *factor.outputs))
         for step in expand(factor.recipe, here, start, length, self.types):
-            self.types.update(step.types)
             if isinstance(step, Reduce):
                 self._reduce(step, axes)
             else:
-                self._compute(step.operation, index)
+                self._compute(step, index)
 
     def _factor_interval(self, index: int, splits: tuple[Split | None, ...]) -> Interval:
         """What this rank has of a factor: read off the first tensor that carries it."""
@@ -137,7 +140,17 @@ class _Lowering:
             group = self.mesh.group(axis, self.rank)
             self.out.append(
                 Collective(
-                    "all_reduce", axis, group, (value,), (output,), (0,), ((),), size, seconds, True, step.reduce
+                    "all_reduce",
+                    axis,
+                    group,
+                    (value,),
+                    (output,),
+                    (0,),
+                    ((),),
+                    size,
+                    seconds,
+                    True,
+                    step.reduce,
                 )
             )
             value = output
@@ -161,7 +174,9 @@ class _Lowering:
 
     def _value(self, value: str, layout: Layout, backward: bool) -> str:
         """The local name of a value in the layout that a reader needs."""
-        source, name = self._copy(value, "reused" if backward and value in self.plan.flow.crossing else "used")
+        source, name = self._copy(
+            value, "reused" if backward and value in self.plan.flow.crossing else "used"
+        )
         return self._convert(value, name, source, layout)
 
     def _convert(self, value: str, name: str, source: Layout, target: Layout) -> str:

@@ -121,14 +121,13 @@ def make_strategy(rule: Rule, operation: Operation, tokens: Sequence[str], mesh:
     division = 1
     for axis, token in enumerate(tokens):
         parts = mesh.sizes[axis]
+        placed: tuple[list[Placement], list[Placement]]
         if token == "R":
-            placed = [REPLICATE] * len(inputs), [REPLICATE] * len(outputs)
+            placed = [REPLICATE for _ in inputs], [REPLICATE for _ in outputs]
         elif token.startswith("P"):
             group = {int(n) for n in token[1:].split("+")}
-            placed = (
-                [PARTIAL if i in group else REPLICATE for i in range(len(inputs))],
-                [PARTIAL] * len(outputs),
-            )  # type: ignore[assignment]
+            joined: list[Placement] = [PARTIAL if i in group else REPLICATE for i in range(len(inputs))]
+            placed = joined, [PARTIAL for _ in outputs]
         else:
             name, _, text = token.partition(":")
             factor = factors[name]
@@ -140,7 +139,7 @@ def make_strategy(rule: Rule, operation: Operation, tokens: Sequence[str], mesh:
             division *= parts
             if factor.recipe:
                 recipes.append((axis, name))
-            placed = _split_placements(rule, factor, cut)  # type: ignore[assignment]
+            placed = _split_placements(rule, factor, cut)
         for slot, placement in zip((*inputs, *outputs), (*placed[0], *placed[1]), strict=True):
             slot.append(placement)
     layouts = [Layout(tuple(p)) for p in inputs], [Layout(tuple(p)) for p in outputs]

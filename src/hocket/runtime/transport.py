@@ -1,0 +1,257 @@
+"""Carrying out collectives: on torch.distributed, or between threads that stand for ranks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hocket.errors import RuntimeFault
+from hocket.program.types import Collective
+from hocket.runtime import pack
+from hocket.sharding.mesh import Mesh
+
+REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+
+@dataclass(slots=True)
+class Pending:
+    """A collective under way; `finish` waits for it and gives its outputs."""
+
+    finish: Callable[[], list[Tensor]]
+
+
+class Transport(Protocol):
+    """What the executor asks of communication."""
+
+    def start(self, call: Collective, tensors: Sequence[Tensor]) -> Pending:
+        """Begin a collective on this rank's tensors."""
+
+
+class DistributedTransport:
+    """Collectives on torch.distributed, asynchronous, one process group per group of every mesh axis."""
+
+    def __init__(self, mesh: Mesh, rank: int, timeout: float = 600.0) -> None:
+        self.rank, self.timeout = rank, timeout
+        self.step = 0
+        self.groups: dict[tuple[int, ...], Any] = {}
+        for axis, size in enumerate(mesh.sizes):
+            for members in mesh.groups(axis):
+                if size == dist.get_world_size():
+                    self.groups[members] = dist.group.WORLD
+                elif members not in self.groups:
+                    made = dist.new_group(list(members), timeout=timedelta(seconds=timeout))
+                    if rank in members:
+                        self.groups[members] = made
+
+    def begin_step(self) -> None:
+        """Note for the other ranks that this one has begun another step."""
+        self.step += 1
+        _store().set(f"hocket/{self.rank}", str(self.step))
+
+    def start(self, call: Collective, tensors: Sequence[Tensor]) -> Pending:
+        """Begin a collective; raises RuntimeFault naming the ranks that are missing."""
+        try:
+            return getattr(self, f"_{call.kind}")(call, list(tensors))
+        except RuntimeError as error:
+            raise self._fault(call, error) from error
+
+    def _pending(self, call: Collective, work: Any, unpack: Callable[[], list[Tensor]]) -> Pending:
+        def finish() -> list[Tensor]:
+            try:
+                work.wait()
+            except RuntimeError as error:
+                raise self._fault(call, error) from error
+            return unpack()
+
+        return Pending(finish)
+
+    def _fault(self, call: Collective, error: RuntimeError) -> RuntimeFault:
+        late = []
+        for rank in call.group:
+            try:
+                reached = _store().get(f"hocket/{rank}") if _store().check([f"hocket/{rank}"]) else b"0"
+            except RuntimeError:
+                reached = b"?"
+            if reached != str(self.step).encode():
+                late.append(rank)
+        return RuntimeFault(
+            f"rank {self.rank}, {call.kind} of {', '.join(call.inputs)}",
+            f"every rank of group {list(call.group)} answers within {self.timeout:g} s",
+            f"{'missing or behind: ranks ' + str(late) if late else 'all ranks reached this step'}; {error}",
+            "look at the output of those ranks; raise the timeout if they are only slow",
+        )
+
+    def _all_reduce(self, call: Collective, tensors: list[Tensor]) -> Pending:
+        flat = pack.flatten(tensors)
+        flat = flat.clone() if flat.data_ptr() == tensors[0].data_ptr() else flat
+        work = dist.all_reduce(flat, REDUCTIONS[call.reduce], self.groups[call.group], async_op=True)
+        shapes = [t.shape for t in tensors]
+
+        def unpack() -> list[Tensor]:
+            parts = torch.split(flat, [s.numel() for s in shapes])
+            return [p.view(s) for p, s in zip(parts, shapes, strict=True)]
+
+        return self._pending(call, work, unpack)
+
+    def _all_gather(self, call: Collective, tensors: list[Tensor]) -> Pending:
+        places = list(zip(tensors, call.dims, call.pieces, strict=True))
+        sizes = [pack.longest(p, t.shape, d) for t, d, p in places]
+        mine = pack.flatten([pack.pad(_wire(t).reshape(-1), n) for t, n in zip(tensors, sizes, strict=True)])
+        everyone = mine.new_empty(len(call.group), mine.numel())
+        work = dist.all_gather_into_tensor(everyone.view(-1), mine, self.groups[call.group], async_op=True)
+
+        def unpack() -> list[Tensor]:
+            results, offset = [], 0
+            for (tensor, dim, pieces), size in zip(places, sizes, strict=True):
+                block = everyone[:, offset : offset + size]
+                offset += size
+                even = all(p == pieces[0] for p in pieces)
+                if dim == 0 and len(pieces[0]) == 1 and even:
+                    whole = block.reshape(-1, *tensor.shape[1:])
+                else:
+                    shapes = [pack.shard_shape(tensor.shape, dim, p) for p in pieces]
+                    shards = [_shaped(row, shape) for row, shape in zip(block, shapes, strict=True)]
+                    whole = pack.join(shards, dim, pieces)
+                results.append(_unwire(whole, tensor.dtype))
+            return results
+
+        return self._pending(call, work, unpack)
+
+    def _reduce_scatter(self, call: Collective, tensors: list[Tensor]) -> Pending:
+        position = call.group.index(self.rank)
+        columns, sizes, shapes = [], [], []
+        for tensor, dim, pieces in zip(tensors, call.dims, call.pieces, strict=True):
+            shards = pack.cut(tensor, dim, pieces)
+            size = max(s.numel() for s in shards)
+            columns.append(torch.stack([pack.pad(s.reshape(-1), size) for s in shards]))
+            sizes.append(size)
+            shapes.append(list(shards[position].shape))
+        everyone = columns[0] if len(columns) == 1 else torch.cat(columns, 1)
+        mine = everyone.new_empty(everyone.shape[1])
+        group = self.groups[call.group]
+        work = dist.reduce_scatter_tensor(
+            mine, everyone.view(-1), REDUCTIONS[call.reduce], group, async_op=True
+        )
+
+        def unpack() -> list[Tensor]:
+            parts = torch.split(mine, sizes)
+            kept = everyone  # the collective reads it until it is done
+            del kept
+            return [_shaped(p, s) for p, s in zip(parts, shapes, strict=True)]
+
+        return self._pending(call, work, unpack)
+
+    def _all_to_all(self, call: Collective, tensors: list[Tensor]) -> Pending:
+        (tensor,) = tensors
+        position = call.group.index(self.rank)
+        cut_pieces, join_pieces, join_dim = call.pieces[0], call.join_pieces[0], call.joins[0]
+        sent = [s.contiguous() for s in pack.cut(_wire(tensor), call.dims[0], cut_pieces)]
+        mine = pack.shard_shape(tensor.shape, call.dims[0], cut_pieces[position])
+        shapes = [pack.shard_shape(mine, join_dim, p) for p in join_pieces]
+        lengths = [torch.Size(s).numel() for s in shapes]
+        buffer = sent[0].new_empty(sum(lengths))
+        work = dist.all_to_all_single(
+            buffer,
+            pack.flatten(sent),
+            lengths,
+            [s.numel() for s in sent],
+            group=self.groups[call.group],
+            async_op=True,
+        )
+
+        def unpack() -> list[Tensor]:
+            parts = [p.view(s) for p, s in zip(torch.split(buffer, lengths), shapes, strict=True)]
+            return [_unwire(pack.join(parts, join_dim, join_pieces), tensor.dtype)]
+
+        return self._pending(call, work, unpack)
+
+
+def _store() -> Any:
+    return dist.distributed_c10d._get_default_store()
+
+
+def _wire(tensor: Tensor) -> Tensor:
+    """What travels for a tensor: bool goes as bytes, which every backend knows."""
+    return tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
+
+
+def _unwire(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(torch.bool) if dtype == torch.bool else tensor
+
+
+def _shaped(flat: Tensor, shape: Sequence[int]) -> Tensor:
+    return flat[: torch.Size(shape).numel()].reshape(list(shape))
+
+
+class Meeting:
+    """Where the threads of one process meet for a collective; shared by all their transports."""
+
+    def __init__(self, timeout: float = 120.0) -> None:
+        self.timeout = timeout
+        self.lock = threading.Condition()
+        self.boxes: dict[tuple[tuple[int, ...], int], dict[int, list[Tensor]]] = {}
+        self.failed: list[str] = []
+
+    def fail(self, why: str) -> None:
+        """Release everybody who waits, because a rank cannot go on."""
+        with self.lock:
+            self.failed.append(why)
+            self.lock.notify_all()
+
+    def exchange(
+        self, group: tuple[int, ...], number: int, rank: int, tensors: list[Tensor]
+    ) -> dict[int, list[Tensor]]:
+        """Everybody's tensors, once the whole group is there; raises RuntimeFault naming who is missing."""
+        with self.lock:
+            box = self.boxes.setdefault((group, number), {})
+            box[rank] = tensors
+            self.lock.notify_all()
+            self.lock.wait_for(lambda: self.failed or len(box) == len(group), self.timeout)
+            if len(box) < len(group):
+                missing = sorted(set(group) - set(box))
+                raise RuntimeFault(
+                    f"rank {rank}",
+                    f"every rank of group {list(group)} reaches collective {number}",
+                    f"missing: ranks {missing}" + (f"; {self.failed[0]}" if self.failed else ""),
+                )
+            return box
+
+
+class ThreadTransport:
+    """Collectives between threads of this process, by plain tensor operations."""
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self.meeting, self.rank = meeting, rank
+        self.count: dict[tuple[int, ...], int] = {}
+
+    def begin_step(self) -> None:
+        """Nothing to note: threads share their fate."""
+
+    def start(self, call: Collective, tensors: Sequence[Tensor]) -> Pending:
+        """Carry out a collective at once."""
+        number = self.count.get(call.group, 0)
+        self.count[call.group] = number + 1
+        box = self.meeting.exchange(call.group, number, self.rank, list(tensors))
+        everyone = [box[rank] for rank in call.group]
+        results = [self._one(call, i, [held[i] for held in everyone]) for i in range(len(tensors))]
+        return Pending(lambda: results)
+
+    def _one(self, call: Collective, index: int, tensors: list[Tensor]) -> Tensor:
+        position = call.group.index(self.rank)
+        dim, pieces = call.dims[index], call.pieces[index]
+        if call.kind == "all_gather":
+            return pack.join(tensors, dim, pieces)
+        if call.kind == "all_to_all":
+            shards = [pack.cut(t, dim, pieces)[position] for t in tensors]
+            return pack.join(shards, call.joins[index], call.join_pieces[index])
+        total = tensors[0].clone()
+        for other in tensors[1:]:
+            total = torch.maximum(total, other) if call.reduce == "max" else total + other
+        return total if call.kind == "all_reduce" else pack.cut(total, dim, pieces)[position].contiguous()

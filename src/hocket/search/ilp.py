@@ -1,0 +1,202 @@
+"""The integer program over a model's choices, solved by HiGHS.
+
+One 0/1 variable per choice of a node, exactly one of which is 1; one variable per pair of choices of an edge,
+whose sums over either side are the node's variables (the local polytope; Alpa, section 4.2 linearises its
+quadratic program the same way). The step's time is a variable above work and above traffic.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf, isfinite
+
+import highspy
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.search.model import MEMORY, TRAFFIC, WORK, Model
+
+SCALE = 1e3
+"""Times are given to the solver in milliseconds, near 1, where its tolerances are meant to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """What the solver found: an assignment (None when none was found), a proven bound in seconds on every
+    assignment, and whether it is known that there is none at all."""
+
+    choice: tuple[int, ...] | None
+    bound: float
+    infeasible: bool = False
+
+
+class _Rows:
+    """A sparse matrix under construction, row by row."""
+
+    def __init__(self) -> None:
+        self.lower: list[float] = []
+        self.upper: list[float] = []
+        self.starts: list[int] = []
+        self.index: list[NDArray[np.int32]] = []
+        self.value: list[NDArray[np.float64]] = []
+        self.length = 0
+
+    def add(self, index: NDArray[np.int64], value: NDArray[np.float64], lower: float, upper: float) -> None:
+        self.starts.append(self.length)
+        self.index.append(index.astype(np.int32))
+        self.value.append(value)
+        self.lower.append(lower)
+        self.upper.append(upper)
+        self.length += len(index)
+
+
+def solve(
+    model: Model,
+    seconds: float = inf,
+    gap: float = 0.01,
+    cutoff: float = inf,
+    objective: int | None = None,
+    stop: threading.Event | None = None,
+) -> Solution:
+    """Solve a model within a time budget, to a relative gap.
+
+    Assignments that take longer than `cutoff` seconds are of no interest. `objective` MEMORY asks for the
+    least memory in place of time (then bound is in bytes). `stop` ends the search early from outside.
+    """
+    if not model.nodes:
+        return Solution((), 0.0)
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("threads", 1)
+    solver.setOptionValue("mip_rel_gap", gap)
+    if isfinite(seconds):
+        solver.setOptionValue("time_limit", max(0.01, seconds))
+    if isfinite(cutoff) and objective is None:
+        solver.setOptionValue("objective_bound", cutoff * SCALE)
+    lp, starts = _program(model, cutoff, objective)
+    solver.passModel(lp)
+    if stop is not None:
+        solver.cbMipInterrupt.subscribe(lambda event: _interrupt(event, stop))
+        solver.cbSimplexInterrupt.subscribe(lambda event: _interrupt(event, stop))
+    solver.run()
+    return _read(solver, model, starts, objective)
+
+
+def _interrupt(event: object, stop: threading.Event) -> None:
+    if stop.is_set():
+        event.interrupt()  # type: ignore[attr-defined]
+
+
+def _program(model: Model, cutoff: float, objective: int | None) -> tuple[highspy.HighsLp, list[int]]:
+    counts = [c.shape[1] for c in model.nodes]
+    starts = [0, *np.cumsum(counts).tolist()]
+    binaries = starts[-1]
+    rows = _Rows()
+    sums: dict[int, tuple[list[NDArray[np.int64]], list[NDArray[np.float64]]]] = {
+        k: ([], []) for k in (WORK, TRAFFIC, MEMORY)
+    }
+    for u, costs in enumerate(model.nodes):
+        columns = np.arange(starts[u], starts[u + 1])
+        rows.add(columns, np.ones(len(columns)), 1.0, 1.0)
+        for k in sums:
+            sums[k][0].append(columns)
+            sums[k][1].append(np.where(np.isfinite(costs[k]), costs[k], 0.0))
+    upper = [np.where(np.isfinite(c[WORK]), 1.0, 0.0) for c in model.nodes]
+    columns_so_far = binaries
+    for (u, v), costs in model.edges.items():
+        columns_so_far = _edge(rows, sums, costs, starts[u], starts[v], columns_so_far)
+    time = columns_so_far
+    for k in (WORK, TRAFFIC):
+        index, value = _gathered(sums, k)
+        if k == WORK and model.overlap < 1.0:
+            more, extra = _gathered(sums, TRAFFIC)
+            index, value = np.concatenate([index, more]), np.concatenate([value, (1 - model.overlap) * extra])
+            order = np.argsort(index, kind="stable")
+            index, first = np.unique(index[order], return_index=True)
+            value = np.add.reduceat(value[order], first)
+        used = value != 0.0
+        index = np.append(index[used], time)
+        rows.add(index, np.append(-SCALE * value[used], 1.0), 0.0, inf)
+    index, value = _gathered(sums, MEMORY)
+    unit = max(1.0, float(np.abs(value).max(initial=1.0)))
+    if isfinite(model.limit) and objective != MEMORY:
+        used = value != 0.0
+        rows.add(index[used], value[used] / unit, -inf, model.limit / unit)
+    goal = np.zeros(time + 1)
+    if objective == MEMORY:
+        np.add.at(goal, index, value)
+    else:
+        goal[time] = 1.0
+    width = time + 1
+    bound = np.concatenate(
+        [*upper, np.ones(columns_so_far - binaries), [cutoff * SCALE if isfinite(cutoff) else inf]]
+    )
+    return _assemble(rows, goal, bound, width, binaries), starts
+
+
+def _edge(
+    rows: _Rows,
+    sums: dict[int, tuple[list[NDArray[np.int64]], list[NDArray[np.float64]]]],
+    costs: NDArray[np.float64],
+    first: int,
+    second: int,
+    columns: int,
+) -> int:
+    """Variables for the possible pairs of an edge and the rows that tie them to both nodes."""
+    work = costs[WORK]
+    possible = np.isfinite(work)
+    count = int(possible.sum())
+    number = np.full(work.shape, -1)
+    number[possible] = columns + np.arange(count)
+    for i in range(work.shape[0]):
+        pairs = number[i][possible[i]]
+        rows.add(np.append(pairs, first + i), np.append(np.ones(len(pairs)), -1.0), 0.0, 0.0)
+    for j in range(work.shape[1]):
+        pairs = number[:, j][possible[:, j]]
+        rows.add(np.append(pairs, second + j), np.append(np.ones(len(pairs)), -1.0), 0.0, 0.0)
+    for k in (WORK, TRAFFIC):
+        sums[k][0].append(number[possible])
+        sums[k][1].append(costs[k][possible])
+    return columns + count
+
+
+def _gathered(
+    sums: dict[int, tuple[list[NDArray[np.int64]], list[NDArray[np.float64]]]], kind: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    return np.concatenate(sums[kind][0]), np.concatenate(sums[kind][1])
+
+
+def _assemble(
+    rows: _Rows, goal: NDArray[np.float64], upper: NDArray[np.float64], width: int, binaries: int
+) -> highspy.HighsLp:
+    lp = highspy.HighsLp()
+    lp.num_col_ = width
+    lp.num_row_ = len(rows.lower)
+    lp.col_cost_ = goal
+    lp.col_lower_ = np.zeros(width)
+    lp.col_upper_ = upper
+    lp.row_lower_ = np.array(rows.lower)
+    lp.row_upper_ = np.array(rows.upper)
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    lp.a_matrix_.start_ = np.array([*rows.starts, rows.length], dtype=np.int32)
+    lp.a_matrix_.index_ = np.concatenate(rows.index)
+    lp.a_matrix_.value_ = np.concatenate(rows.value)
+    integer = [highspy.HighsVarType.kInteger] * binaries
+    lp.integrality_ = integer + [highspy.HighsVarType.kContinuous] * (width - binaries)
+    return lp
+
+
+def _read(solver: highspy.Highs, model: Model, starts: list[int], objective: int | None) -> Solution:
+    status = solver.getModelStatus()
+    info = solver.getInfo()
+    scale = 1.0 if objective == MEMORY else SCALE
+    if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
+        return Solution(None, inf, True)
+    bound = info.mip_dual_bound / scale if isfinite(info.mip_dual_bound) else 0.0
+    if info.primal_solution_status != 2:
+        return Solution(None, max(0.0, bound))
+    values = np.array(solver.getSolution().col_value[: starts[-1]])
+    choice = tuple(int(np.argmax(values[a:b])) for a, b in pairwise(starts))
+    return Solution(choice, bound)
