@@ -86,7 +86,7 @@ def native_batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch norm; while training its statistics are sums over the whole batch and the running ones are written."""
+    """Batch norm; in training with statistics of the whole batch, which update the running ones."""
     rank, dtype = input.dim(), input.dtype
     value = _wide(input)
     if training:

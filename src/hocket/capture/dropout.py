@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+
+FUSED_ATTENTION = torch.nn.functional.scaled_dot_product_attention
 
 
-class FusedDropout(TorchFunctionMode):
-    """Calls of dropout become `native_dropout`, also inside scaled-dot-product attention."""
+@contextmanager
+def fused_dropout() -> Iterator[None]:
+    """While open, dropout is `native_dropout`, also inside scaled-dot-product attention.
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Replaces dropout and attention with dropout; passes everything else on."""
-        kwargs = kwargs or {}
-        if func is torch.dropout or func is torch.dropout_:
-            return _dropout(func, *args, **kwargs)
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            rate = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
-            if rate > 0.0:
-                return _attention(*args, **kwargs)
-        return func(*args, **kwargs)
+    PyTorch itself fuses dropout on accelerators only, and a graph is captured for any device.
+    """
+    names: list[tuple[Any, str, Any]] = [
+        (torch._VF, "dropout", _dropout),
+        (torch._VF, "dropout_", _dropout_in_place),
+        (torch, "dropout", _dropout),
+        (torch.nn.functional, "scaled_dot_product_attention", _attention),
+    ]
+    before = [getattr(place, name) for place, name, _ in names]
+    for place, name, function in names:
+        setattr(place, name, function)
+    try:
+        yield
+    finally:
+        for (place, name, _), function in zip(names, before, strict=True):
+            setattr(place, name, function)
 
 
-def _dropout(func: Any, input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-    if not train or p <= 0.0 or p >= 1.0 or input.numel() == 0:
-        return func(input, p, train)
-    out = torch.native_dropout(input, p, True)[0]
-    return input.copy_(out) if func is torch.dropout_ else out
+def _dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    if not train or p == 0.0 or input.numel() == 0:
+        return input
+    return torch.native_dropout(input, p, True)[0]
+
+
+def _dropout_in_place(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    return input.copy_(_dropout(input, p, train))
 
 
 def _attention(
@@ -40,7 +53,11 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Attention spelled out, since no fused kernel of PyTorch's CPU has dropout."""
+    """Attention; spelled out when it has dropout, which no fused kernel of PyTorch's CPU has."""
+    if dropout_p == 0.0:
+        return FUSED_ATTENTION(
+            query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
     if enable_gqa:
         groups = query.size(-3) // key.size(-3)
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import (
 from torch.autograd.grad_mode import _force_original_view_tracking
 
 from hocket.capture.convert import Recorded, convert
-from hocket.capture.dropout import FusedDropout
+from hocket.capture.dropout import fused_dropout
 from hocket.capture.modules import watched
 from hocket.capture.recorder import Recorder
 from hocket.errors import CaptureError, HocketError
@@ -167,10 +167,16 @@ def _forward(
     recorder: Recorder,
 ) -> torch.Tensor:
     """Runs the model and gives the loss."""
-    with watched(model, recorder) as running, _as_capture_error(type(model).__name__, running):
-        with torch.enable_grad(), _force_original_view_tracking(True), FusedDropout(), recorder:
-            output = model(**batch) if keywords else model(*batch.values())
-            value = loss(output) if loss is not None else getattr(output, "loss", output)
+    with (
+        watched(model, recorder) as running,
+        _as_capture_error(type(model).__name__, running),
+        torch.enable_grad(),
+        _force_original_view_tracking(True),
+        fused_dropout(),
+        recorder,
+    ):
+        output = model(**batch) if keywords else model(*batch.values())
+        value = loss(output) if loss is not None else getattr(output, "loss", output)
     if isinstance(value, (tuple, list)) and len(value) == 1:
         value = value[0]
     if not isinstance(value, torch.Tensor) or value.dim() != 0 or not value.is_floating_point():

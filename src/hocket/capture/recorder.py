@@ -36,7 +36,10 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What the recorder needs of an operation's schema."""
+    """What the recorder needs of an operation's schema.
+
+    `reads` says that the result's shape, or a Python number, depends on values of tensors.
+    """
 
     name: str
     positional: tuple[str, ...]
@@ -44,6 +47,8 @@ class Schema:
     defaults: dict[str, Any]
     composite: bool
     random: bool
+    view: bool
+    reads: bool
     written: tuple[str, ...]
 
 
@@ -61,6 +66,8 @@ def schema_of(func: Any) -> Schema:
         {a.name: _plain(a.default_value) for a in arguments if a.has_default_value()},
         composite,
         torch.Tag.nondeterministic_seeded in func.tags,
+        any(r.alias_info is not None for r in func._schema.returns),
+        torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags,
         tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write),
     )
 
@@ -138,27 +145,33 @@ class Recorder(TorchDispatchMode):
             self.tape.module = self.module
             # An operation's autograd node is numbered just before the operation arrives here; what comes
             # before the next node (without gradient) finds the number taken.
-            self._module_of.setdefault(torch.autograd._get_sequence_nr() - 1, self.module)
+            self._module_of.setdefault(torch._C._autograd._get_sequence_nr() - 1, self.module)
             return
         node = torch._C._current_autograd_node()
         self.tape.module = self._module_of.get(node._sequence_nr(), "") if node is not None else ""
 
     def _is_fake(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor's values are unknown: it is fake, or something fake was written into it."""
         return isinstance(tensor, FakeTensor) or tensor.untyped_storage()._cdata in self._tainted
 
     def _run(self, func: Any, schema: Schema, args: Any, kwargs: Any) -> Any:
+        """The operation's result: real when it is a small constant, fake otherwise."""
         inputs = list(tensors_in((args, kwargs)))
         if schema.random:
             self.random.add(schema.name)
-        if schema.random or any(self._is_fake(t) for t in inputs):
+        unknown = any(self._is_fake(t) for t in inputs)
+        fake = any(isinstance(t, FakeTensor) for t in inputs)
+        if schema.random or fake or (unknown and schema.reads):
             with self.fake:
                 return FAKES.get(func, func)(*args, **kwargs)
-        if all(isinstance(t, torch.Tensor) and t.numel() == 1 for t in inputs) and inputs:
-            return func(*args, **kwargs)
-        with self.fake:
-            out = _trial(func, args, kwargs)
-        if out is None or sum(t.numel() for t in tensors_in(out)) <= REAL_ELEMENTS:
-            return func(*args, **kwargs)
+        if not schema.view:
+            with self.fake:
+                out = _trial(func, args, kwargs)
+            if out is not None and sum(t.numel() for t in tensors_in(out)) > REAL_ELEMENTS:
+                return out
+        out = func(*args, **kwargs)
+        if unknown:
+            self._tainted.update(t.untyped_storage()._cdata for t in tensors_in(out))
         return out
 
     def _record(self, schema: Schema, args: Any, kwargs: Any, out: Any) -> None:
@@ -285,7 +298,7 @@ def _functional(kind: str, overload: str, target: torch.Tensor, args: Any, kwarg
     functional = getattr(packet, overload, None) if packet is not None else None
     if functional is None:
         raise CaptureError(
-            f"aten.{kind}.{overload}", "writing in place needs a form that returns a new tensor", "none known",
+            f"aten.{kind}.{overload}", "writing in place needs a form that makes a new tensor", "none",
             "avoid this operation",
         )  # fmt: skip
     return functional(*args, **kwargs)
