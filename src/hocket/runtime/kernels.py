@@ -41,7 +41,7 @@ def kernel(op: str) -> Kernel:
         return _OWN[op]
     namespace, kind, overload = (*op.split("."), "", "")[:3]
     found = getattr(getattr(getattr(torch.ops, namespace), kind, None), overload, None)
-    if namespace != "aten" or found is None:
+    if namespace != "aten" or not overload or found is None:
         raise ProgramError(f"operation {op}", "has a kernel: ATen's by its full name, or one of hocket's own",
                            f"torch {torch.__version__}; own: {', '.join(sorted(_OWN))}")  # fmt: skip
     return found
