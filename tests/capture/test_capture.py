@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from interpret import compare, inputs_of, interpret
@@ -296,6 +298,28 @@ def test_loss_function_and_frozen_or_unused_parameters() -> None:
 def test_common_subexpressions_are_merged_but_not_across_passes() -> None:
     graph = capture(Net(lambda x: x.exp() * x.exp() + x.exp()), batch())
     assert kinds(graph).count("aten.exp.default") == 1
+
+
+@pytest.mark.parametrize("parts", [[2, 6], [3, 3, 2], [1, 2, 2, 3]])
+def test_gradients_of_slices_are_joined_without_sums(parts: list[int]) -> None:
+    def body(x: torch.Tensor) -> torch.Tensor:
+        ends = [sum(parts[:i]) for i in range(len(parts) + 1)]
+        blocks = [x[:, a:b] * (a + 1.5) for a, b in itertools.pairwise(ends)]
+        return torch.cat(blocks[::-1], 1).sinh()
+
+    torch.manual_seed(3)
+    model = Net(body)
+    graph = capture(model, batch())
+    assert "aten.add.Tensor" not in kinds(graph)[graph.forward :]
+    compare(graph, model, batch())
+
+
+def test_gradients_of_overlapping_slices_are_summed() -> None:
+    torch.manual_seed(3)
+    model = Net(lambda x: x[:, :5] * x[:, 3:])
+    graph = capture(model, batch())
+    assert "aten.add.Tensor" in kinds(graph)[graph.forward :]
+    compare(graph, model, batch())
 
 
 def test_update_may_be_a_batch_tensor() -> None:

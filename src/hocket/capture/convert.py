@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hocket.capture import passes
+from hocket.capture.joins import join_padded
 from hocket.graph.types import Graph, Input, Operation, TensorType
 
 
@@ -48,8 +49,8 @@ def convert(recorded: Recorded, name: str) -> Graph:
     operations, names = passes.simplify(recorded.operations, types)
     inside = {output for op in recorded.operations[: recorded.forward] for output in op.outputs}
     step = _Step(
-        [op for op in operations if op.outputs[0] in inside],
-        [op for op in operations if op.outputs[0] not in inside],
+        join_padded([op for op in operations if op.outputs[0] in inside], types),
+        join_padded([op for op in operations if op.outputs[0] not in inside], types),
         names,
     )
     _merge(step, recorded.random)
