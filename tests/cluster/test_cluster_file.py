@@ -75,6 +75,8 @@ devices = st.builds(
     products=st.dictionaries(st.sampled_from(["any", "float32"]), curves).map(lambda d: tuple(d.items())),
     traffic=st.one_of(st.just(()), curves),
     kind_rates=st.dictionaries(st.text(), st.floats(0.1, 2)).map(lambda d: tuple(d.items())),
+    kind_launches=st.dictionaries(st.text(), st.floats(0, 1)).map(lambda d: tuple(d.items())),
+    write_weight=st.floats(1, 9),
     element_seconds=st.dictionaries(st.text(), st.floats(0, 1)).map(lambda d: tuple(d.items())),
 )
 links = st.builds(Link, st.floats(1, 1e13), st.floats(0, 1), st.sampled_from(["device", "machine"]))

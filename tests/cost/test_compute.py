@@ -21,7 +21,7 @@ a, b, c = Ref("a"), Ref("b"), Ref("c")
 
 def test_products() -> None:
     done = work(op("aten.mm.default", a, b), [f32(8, 16), f32(16, 4)], [f32(8, 4)])
-    assert done == Work(2 * 8 * 16 * 4, 4 * (128 + 64 + 32), 0.0, "mm")
+    assert done == Work(2 * 8 * 16 * 4, 4 * (128 + 64 + 32), 0.0, "mm", 1, 128.0)
     done = work(op("aten.addmm.default", a, b, c), [f32(4), f32(8, 16), f32(16, 4)], [f32(8, 4)])
     assert done.flops == 2 * 8 * 16 * 4
     done = work(op("aten.bmm.default", a, b), [f32(3, 8, 16), f32(3, 16, 4)], [f32(3, 8, 4)])
@@ -76,7 +76,7 @@ def test_makers_write_only() -> None:
 
 def test_elementwise_traffic() -> None:
     done = work(op("aten.add.Tensor", a, b), [f32(100), f32(100)], [f32(100)])
-    assert done == Work(0.0, 1200.0, 100.0, "add")
+    assert done == Work(0.0, 1200.0, 100.0, "add", 1, 400.0)
     device = PRESETS["A100-40GB"]
     seconds = operation_seconds(op("aten.add.Tensor", a, b), [f32(10**7)] * 2, [f32(10**7)], device)
     assert seconds == pytest.approx(1.2e8 / 1555e9 + device.launch_seconds)
@@ -112,8 +112,13 @@ def test_kinds_have_their_own_rates() -> None:
         1e-6,
         kind_rates=(("attention", 0.5),),
         element_seconds=(("gelu", 1e-8),),
+        kind_launches=(("erf", 3e-6),),
+        write_weight=4.0,
     )
     assert compute_seconds(Work(1e6, 0, kind="attention"), "float32", device) == pytest.approx(2e-3 + 1e-6)
     assert compute_seconds(Work(1e6, 0, kind="mm"), "float32", device) == pytest.approx(1e-3 + 1e-6)
     assert compute_seconds(Work(0, 8e3, 1e3, "gelu"), "float32", device) == pytest.approx(1e-5 + 1e-6)
+    assert compute_seconds(Work(0, 8e3, 1e3, "erf"), "float32", device) == pytest.approx(8e-6 + 4e-6)
+    fresh = Work(0, 8e3, 1e3, "full", written=8e3)
+    assert compute_seconds(fresh, "float32", device) == pytest.approx(4 * 8e-6 + 1e-6)
     assert compute_seconds(Work(0, 8e3, 1e3, "add"), "float32", device) == pytest.approx(8e-6 + 1e-6)

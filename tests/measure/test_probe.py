@@ -9,6 +9,7 @@ from hocket.cluster.types import Cluster
 from hocket.cost.collective import axis_fabric, collective_seconds
 from hocket.errors import RuntimeFault
 from hocket.measure.fit import fit_collectives, fit_device, fit_line
+from hocket.measure.kernels import TINY
 from hocket.measure.probe import probe
 from hocket.sharding.mesh import Mesh
 
@@ -79,16 +80,20 @@ def test_curves_take_the_fixed_cost_out() -> None:
             "seconds": seconds,
         }
 
-    rows = [row("launch", 9e-6), row("call", 5e-6), row("view", 2e-6)]
+    rows = [row("call", 5e-6), row("mixed", 1e-4)]
+    rows += [row("launch", 1e-4 + TINY * 9e-6), row("view", 1e-4 + TINY * 2e-6)]
     rows += [row("product", 5e-6 + f / 2e10, f, name="float32") for f in (1e6, 1e7, 1e8)]
     rows += [row("traffic", 5e-6 + m / 4e9, moved=m) for m in (1e4, 1e6)]
+    rows += [row("copy", 5e-6 + 3e-4), row("fill", 5e-6 + 1e-4), row("kind_call", 1e-5, name="gelu")]
     rows += [
         row("kind", 5e-6 + 1e6 / 1e10, 1e6, name="attention"),
-        row("kind", 5e-6 + 1e-3, moved=8e5, name="gelu"),
+        row("kind", 1e-5 + 1e-3, moved=8e5, name="gelu"),
     ]
     device = fit_device(rows, "CPU", 0)
     assert device.rate("float32", 3e7) == pytest.approx(2e10)
     assert device.bytes_per_second(1e5) == pytest.approx(4e9)
     assert dict(device.kind_rates)["attention"] == pytest.approx(0.5)
     assert dict(device.element_seconds)["gelu"] == pytest.approx(1e-8)
-    assert (device.launch_seconds, device.view_seconds) == (9e-6, 2e-6)
+    assert device.write_weight == pytest.approx(1)
+    assert dict(device.kind_launches)["gelu"] == pytest.approx(5e-6)
+    assert (device.launch_seconds, device.view_seconds) == pytest.approx((9e-6, 2e-6))

@@ -44,6 +44,8 @@ class DeviceEntry(msgspec.Struct, forbid_unknown_fields=True):
     traffic: list[tuple[float, float]] | None = None
     kind_rates: dict[str, float] | None = None
     element_seconds: dict[str, float] | None = None
+    kind_launches: dict[str, float] | None = None
+    write_weight: float | None = None
 
 
 class MachineEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -255,7 +257,9 @@ def _device_changes(entry: DeviceEntry, key: str) -> dict[str, Any]:
         changes["products"] = tuple((d, _curve(c, f"{key}.products.{d}")) for d, c in entry.products.items())
     if entry.traffic is not None:
         changes["traffic"] = _curve(entry.traffic, f"{key}.traffic") if entry.traffic else ()
-    for name in ("kind_rates", "element_seconds"):
+    if entry.write_weight is not None:
+        changes["write_weight"] = entry.write_weight
+    for name in ("kind_rates", "element_seconds", "kind_launches"):
         if getattr(entry, name) is not None:
             changes[name] = tuple(getattr(entry, name).items())
     return changes
@@ -281,6 +285,8 @@ def device_to_dict(device: Device) -> dict[str, Any]:
         "traffic": [list(p) for p in device.traffic],
         "kind_rates": dict(device.kind_rates),
         "element_seconds": dict(device.element_seconds),
+        "kind_launches": dict(device.kind_launches),
+        "write_weight": device.write_weight,
     }
 
 

@@ -80,6 +80,7 @@ def share_device(device: Device, measured: int, ranks: int, cores: int, one_core
         launch_seconds=device.launch_seconds * slower,
         view_seconds=device.view_seconds * slower,
         element_seconds=tuple((kind, seconds / factor) for kind, seconds in device.element_seconds),
+        kind_launches=tuple((kind, seconds * slower) for kind, seconds in device.kind_launches),
     )
 
 

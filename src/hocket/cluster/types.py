@@ -41,7 +41,9 @@ class Device:
     of so many flops reaches; `traffic` which share of the bandwidth an operation that moves so many bytes
     reaches. `kind_rates` multiplies the rate of matrix work for kinds of operation that reach another one
     (attention); `element_seconds` is the arithmetic time per output element of kinds whose arithmetic shows
-    beside their memory traffic (on CPUs).
+    beside their memory traffic (on CPUs); `kind_launches` are seconds that kinds cost on top of the launch.
+    A byte written to fresh memory counts as `write_weight` bytes of traffic (on CPUs the system first has to
+    hand out and clear the page).
     """
 
     name: str
@@ -54,6 +56,8 @@ class Device:
     traffic: Curve = ()
     kind_rates: tuple[tuple[str, float], ...] = ()
     element_seconds: tuple[tuple[str, float], ...] = ()
+    kind_launches: tuple[tuple[str, float], ...] = ()
+    write_weight: float = 1.0
 
     def peak(self, dtype: str) -> float:
         """Peak flops per second of a dtype; one the device does not name runs at the float32 rate."""

@@ -38,7 +38,8 @@ class Calibrated(Protocol):
 class Work:
     """What one operation does: flops of its matrix products, bytes it reads and writes, elements it visits.
 
-    `kind` is the operation's short name; `launches` is 0 for an operation that only reinterprets its input.
+    `written` is the part of the bytes that is written, `kind` the operation's short name; `launches` is 0 for
+    an operation that only reinterprets its input.
     """
 
     flops: float
@@ -46,13 +47,19 @@ class Work:
     elements: float = 0.0
     kind: str = ""
     launches: int = 1
+    written: float = 0.0
 
 
 def work(operation: Operation, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Work:
     """The work of one operation on (local) types: `inputs` as in `operation.inputs`, `outputs` likewise."""
+    if operation.kind in VIEWS:
+        return Work(0.0, 0.0, 0.0, operation.kind, 0)
+    done = _work(operation, inputs, outputs)
+    return Work(done.flops, done.bytes, done.elements, done.kind, 1, float(sum(t.bytes for t in outputs)))
+
+
+def _work(operation: Operation, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Work:
     kind = operation.kind
-    if kind in VIEWS:
-        return Work(0.0, 0.0, 0.0, kind, 0)
     if kind in PRODUCTS:
         flops = 2.0 * outputs[0].elements * inputs[-2].shape[-1]
         return Work(flops, _all_bytes(inputs, outputs), 0.0, kind)
@@ -75,7 +82,8 @@ def compute_seconds(work: Work, dtype: str, device: Device, calibration: Calibra
         device = calibration.device
     if work.launches == 0:
         return device.view_seconds
-    seconds = work.bytes / device.bytes_per_second(work.bytes) if work.bytes else 0.0
+    moved = work.bytes + (device.write_weight - 1.0) * work.written
+    seconds = moved / device.bytes_per_second(moved) if moved else 0.0
     if work.flops:
         rate = device.rate(dtype, work.flops)
         for kind, factor in device.kind_rates:
@@ -85,6 +93,9 @@ def compute_seconds(work: Work, dtype: str, device: Device, calibration: Calibra
     for kind, each in device.element_seconds:
         if kind == work.kind:
             seconds = max(seconds, work.elements * each)
+    for kind, more in device.kind_launches:
+        if kind == work.kind:
+            seconds += more
     return seconds + work.launches * device.launch_seconds
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 
 import torch
 
-HELD_BYTES = 16 * 2**20
-"""Results of so many bytes are kept before they are dropped: a training step's allocator doesn't hand out
-the block that was just freed, so results land in other memory than the last call's."""
+HELD_BYTES = 32 * 2**20
+HELD_RESULTS = 32
+"""Results are kept up to these limits and then dropped together, as a step keeps its activations and drops
+them on its way back: the allocator returns the memory to the system and has to get it again page by page."""
 
 
 def synchronize(device: str) -> None:
@@ -20,8 +20,24 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
+def share_clock(ranks: int, cores: int, device: str) -> Callable[[], float]:
+    """The clock of a rank's computation when `ranks` processes share `cores` cores.
+
+    Where every process computes with one thread, it is the processor time it used, as long as it takes when
+    all others are busy: neither other programs nor ranks that ended earlier disturb it. Elsewhere wall time.
+    """
+    if device != "cpu" or ranks < cores:
+        return perf_counter
+    factor = ranks / cores
+    return lambda: process_time() * factor
+
+
 def seconds_per_call(
-    calls: Sequence[Callable[[], object]], device: str, window: float, windows: int
+    calls: Sequence[Callable[[], object]],
+    device: str,
+    window: float,
+    windows: int,
+    clock: Callable[[], float] = perf_counter,
 ) -> float:
     """Mean seconds of a call in sustained repetition, the median over windows of `window` seconds.
 
@@ -29,39 +45,48 @@ def seconds_per_call(
     where processes share a core, one call is either undisturbed or interrupted, and only the mean says what
     a step will see.
     """
-    held: deque[object] = deque(maxlen=_held(calls[0]()))
+    limit = _held(calls[0]())
+    held: list[object] = []
     calls[-1]()
     synchronize(device)
     batch, took = 1, 0.0
     while took < min(window / 8, 2e-3) and batch < 4096:
         batch *= 2
-        took = _batch_seconds(calls, held, batch, device)
-    return median(_window_seconds(calls, held, batch, device, window) for _ in range(windows))
+        took = _batch_seconds(calls, held, limit, batch, device)
+    return median(_window_seconds(calls, held, limit, batch, device, window, clock) for _ in range(windows))
 
 
 def _held(result: object) -> int:
     size = sum(
         t.nbytes for t in (result if isinstance(result, tuple) else (result,)) if isinstance(t, torch.Tensor)
     )
-    return max(1, min(8, HELD_BYTES // max(1, size)))
+    return max(1, min(HELD_RESULTS, HELD_BYTES // max(1, size)))
 
 
 def _batch_seconds(
-    calls: Sequence[Callable[[], object]], held: deque[object], batch: int, device: str
+    calls: Sequence[Callable[[], object]], held: list[object], limit: int, batch: int, device: str
 ) -> float:
     start = perf_counter()
     for index in range(batch):
         held.append(calls[index % len(calls)]())
+        if len(held) >= limit:
+            held.clear()
     synchronize(device)
     return perf_counter() - start
 
 
 def _window_seconds(
-    calls: Sequence[Callable[[], object]], held: deque[object], batch: int, device: str, window: float
+    calls: Sequence[Callable[[], object]],
+    held: list[object],
+    limit: int,
+    batch: int,
+    device: str,
+    window: float,
+    clock: Callable[[], float],
 ) -> float:
-    start = perf_counter()
+    start, begun = perf_counter(), clock()
     count = 0
     while perf_counter() - start < window:
-        _batch_seconds(calls, held, batch, device)
+        _batch_seconds(calls, held, limit, batch, device)
         count += batch
-    return (perf_counter() - start) / count
+    return (clock() - begun) / count

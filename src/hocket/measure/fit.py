@@ -13,6 +13,7 @@ import numpy as np
 
 from hocket.cluster.types import CollectiveFit, Curve, Device
 from hocket.cost.calibration import Calibration
+from hocket.measure.kernels import TINY
 
 Row = Mapping[str, Any]
 
@@ -48,8 +49,12 @@ def _averaged(tables: Iterable[Iterable[Row]], keys: tuple[str, ...]) -> list[di
 
 def fit_device(rows: Sequence[Row], name: str, memory: int) -> Device:
     """The device that the measured kernels describe; `memory` 0: the host's, filled in by a cluster."""
-    launch, call, view = (_fixed(rows, topic) for topic in ("launch", "call", "view"))
-    traffic = [(r["bytes"], r["bytes"] / _busy(r, call)) for r in rows if r["topic"] == "traffic"]
+    call, mixed = _fixed(rows, "call"), _fixed(rows, "mixed")
+    launch = max(call, (_fixed(rows, "launch") - mixed) / TINY)
+    view = max(0.2 * call, (_fixed(rows, "view") - mixed) / TINY)
+    weight = _write_weight(rows, call)
+    added = [(r, r["bytes"] * (2 + weight) / 3) for r in rows if r["topic"] == "traffic"]
+    traffic = [(moved, moved / _busy(r, call)) for r, moved in added]
     bandwidth = max(rate for _, rate in traffic)
     products: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for r in rows:
@@ -65,8 +70,21 @@ def fit_device(rows: Sequence[Row], name: str, memory: int) -> Device:
         view_seconds=view,
         products=tuple((d, _curve(points, peaks[d])) for d, points in products.items()),
         traffic=_curve(traffic, bandwidth),
+        kind_launches=tuple(
+            (r["name"], r["seconds"] - call)
+            for r in rows
+            if r["topic"] == "kind_call" and r["seconds"] > call
+        ),
+        write_weight=weight,
     )
     return _with_kinds(device, rows, call)
+
+
+def _write_weight(rows: Sequence[Row], call: float) -> float:
+    """How many bytes read a byte written stands for, from an addition (reads 2, writes 1) and a fill."""
+    copy, fill = (next(_busy(r, call) for r in rows if r["topic"] == t) for t in ("copy", "fill"))
+    ratio = min(0.9, fill / copy)
+    return max(1.0, 2 * ratio / (1 - ratio))
 
 
 def _fixed(rows: Sequence[Row], topic: str) -> float:
@@ -102,7 +120,8 @@ def _with_kinds(device: Device, rows: Sequence[Row], call: float) -> Device:
     for r in rows:
         if r["topic"] != "kind":
             continue
-        busy = _busy(r, call)
+        own = next((k["seconds"] for k in rows if k["topic"] == "kind_call" and k["name"] == r["name"]), call)
+        busy = _busy(r, own)
         if r["flops"]:
             rates.append((r["name"], r["flops"] / busy / device.rate(dtype, r["flops"])))
         elif busy > r["bytes"] / device.bytes_per_second(r["bytes"]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -41,7 +41,7 @@ LARGE_TRAFFIC = (2**24, 2**26)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One thing to measure: its topic (`product`, `traffic`, `kind`, `launch`, `call`, `view`), and its work.
+    """One thing to measure: its topic (as `product`, `traffic`, `kind`), its kind or dtype, and its work.
 
     `flops` and `bytes` are those of `cost.compute.work`; `elements` likewise.
     """
@@ -58,20 +58,50 @@ def _random(*shape: int, device: str, dtype: torch.dtype = torch.float32) -> tor
     return torch.randn(shape, device=device).to(dtype)
 
 
+TINY = 24
+"""Tiny operations in a mixed run."""
+
+
 def launch_samples(device: str) -> Iterator[Sample]:
-    """A tiny addition as a program runs it (names looked up, result stored), a bare one, and a tiny view."""
-    values: dict[str, torch.Tensor] = {"a": _random(8, device=device), "b": _random(8, device=device)}
-    names = ("a", "b")
+    """A bare tiny call; and tiny operations and views as a program runs them, among products.
 
-    def add() -> None:
-        values["c"] = aten.add.Tensor(*(values[n] for n in names))
+    In a step a tiny operation finds its code and data evicted by the ones between, which costs more than the
+    same call repeated. So three runs are measured, products alone (`mixed`), with TINY operations in between
+    (`launch`) and with TINY views (`view`); the differences are theirs.
+    """
+    x, y = _random(4, 8, device=device), _random(4, 8, device=device)
+    yield Sample("call", "add", (partial(aten.add.Tensor, x, y),))
+    tiny: list[Call] = [
+        partial(aten.add.Tensor, x, y), partial(aten.mul.Tensor, x, y), partial(aten.sub.Tensor, x, y),
+        partial(aten.sum.dim_IntList, x, [0], False), partial(aten.mul.Tensor, x, 0.5),
+        partial(aten.tanh.default, x), partial(aten.cat.default, [x, y], 0), partial(aten.rsqrt.default, x),
+    ]  # fmt: skip
+    views: list[Call] = [
+        partial(torch.reshape, x, [8, 4]), partial(aten.permute.default, x, [1, 0]),
+        partial(aten.expand.default, x, [3, 4, 8]), partial(aten.slice.Tensor, x, 1, 0, 4, 1),
+    ]  # fmt: skip
+    products = [
+        partial(aten.mm.default, _random(64, 128, device=device), _random(128, 384, device=device))
+        for _ in range(TINY // 3)
+    ]
+    yield Sample("mixed", "products", (partial(_interleave, products, ()),))
+    yield Sample(
+        "launch", "tiny", (partial(_interleave, products, [tiny[i % len(tiny)] for i in range(TINY)]),)
+    )
+    yield Sample(
+        "view", "views", (partial(_interleave, products, [views[i % len(views)] for i in range(TINY)]),)
+    )
 
-    def view() -> None:
-        values["c"] = torch.reshape(values["a"], (2, 4))
 
-    yield Sample("launch", "add", (add,))
-    yield Sample("call", "add", (partial(aten.add.Tensor, values["a"], values["b"]),))
-    yield Sample("view", "view", (view,))
+def _interleave(products: Sequence[Call], between: Sequence[Call]) -> None:
+    """A program's loop in small: every result is stored under a name, and dropped by the next of its name."""
+    values: dict[str, object] = {}
+    each = len(between) // len(products)
+    for index, product in enumerate(products):
+        values["product"] = product()
+        for number, call in enumerate(between[index * each : (index + 1) * each]):
+            result = call()
+            values[f"v{number}"] = result
 
 
 def product_samples(device: str, dtypes: tuple[torch.dtype, ...], quick: bool) -> Iterator[Sample]:
@@ -102,6 +132,11 @@ def traffic_samples(device: str, quick: bool) -> Iterator[Sample]:
         pairs = [(_random(n, device=device), _random(n, device=device)) for _ in range(2)]
         calls = tuple(partial(aten.add.Tensor, a, b) for a, b in pairs)
         yield Sample("traffic", "add", calls, bytes=12.0 * n, elements=n)
+    n = 2**18 if device == "cpu" else 2**26
+    x, y = _random(n, device=device), _random(n, device=device)
+    yield Sample("copy", "add", (partial(aten.add.Tensor, x, y),), bytes=12.0 * n)
+    fill = partial(aten.full.default, [n], 0.5, dtype=torch.float32, device=device)
+    yield Sample("fill", "full", (fill,), bytes=4.0 * n)
 
 
 def kind_samples(device: str, quick: bool) -> Iterator[Sample]:
@@ -109,6 +144,8 @@ def kind_samples(device: str, quick: bool) -> Iterator[Sample]:
     yield from _attention_samples(device)
     rows, width = (512, 256) if device == "cpu" else (8192, 4096)
     n = float(rows * width)
+    for name, call, _ in _row_calls(device, 2, 16, quick):
+        yield Sample("kind_call", name, (call,))
     for name, call, moved in _row_calls(device, rows, width, quick):
         yield Sample("kind", name, (call,), bytes=4.0 * moved * n, elements=n)
     a, b = _random(16, 64, 32, device=device), _random(16, 32, 64, device=device)
@@ -123,7 +160,8 @@ def _row_calls(device: str, rows: int, width: int, quick: bool) -> list[tuple[st
     soft = torch.softmax(x, -1)
     positive = x.abs() + 1.0
     rowwise = torch.randint(0, width, (rows, 1), device=device)
-    spots = torch.randint(0, 1024, (rows,), device=device)
+    table = min(1024, 2 * rows)
+    spots = torch.randint(0, table, (rows,), device=device)
     calls: list[tuple[str, Call, int]] = [
         ("gelu", partial(aten.gelu.default, x), 2),
         ("gelu_backward", partial(aten.gelu_backward.default, g, x), 3),
@@ -168,10 +206,10 @@ def _row_calls(device: str, rows: int, width: int, quick: bool) -> list[tuple[st
         ("amax", partial(aten.amax.default, x, [-1], False), 1),
         ("scatter", partial(aten.scatter.value, x, 1, rowwise, 1.0), 2),
         ("bernoulli", partial(aten.bernoulli.p, x, 0.9), 2),
-        ("embedding", partial(aten.embedding.default, _random(1024, width, device=device), spots), 2),
+        ("embedding", partial(aten.embedding.default, _random(table, width, device=device), spots), 2),
         (
             "embedding_dense_backward",
-            partial(aten.embedding_dense_backward.default, g, spots, 1024, -1, False),
+            partial(aten.embedding_dense_backward.default, g, spots, table, -1, False),
             3,
         ),
     ]

@@ -84,7 +84,8 @@ def _start(rank: int, ranks: int, port: int, device: str, quick: bool, folder: P
     if device == "cpu" and sys.platform == "linux":
         environment["GLOO_SOCKET_IFNAME"] = "lo"
     speed = "quick" if quick else "full"
-    arguments = [str(rank), str(ranks), str(port), device, threads, speed, str(folder / f"{rank}.json")]
+    numbers = [str(n) for n in (rank, ranks, available_cores(), port)]
+    arguments = [*numbers, device, threads, speed, str(folder / f"{rank}.json")]
     with (folder / f"{rank}.err").open("w") as errors:
         return subprocess.Popen(
             [sys.executable, "-m", "hocket.measure.worker", *arguments],

@@ -12,14 +12,16 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from hocket.measure.clock import seconds_per_call
+from hocket.measure.clock import seconds_per_call, share_clock
 from hocket.measure.collectives import measure_collectives, measure_overlap
 from hocket.measure.kernels import Sample, kind_samples, launch_samples, product_samples, traffic_samples
 
 JOIN_TIMEOUT = timedelta(seconds=60)
 
 
-def measure_kernels(device: str, quick: bool, together: Callable[[], None]) -> list[dict[str, object]]:
+def measure_kernels(
+    device: str, quick: bool, together: Callable[[], None], clock: Callable[[], float]
+) -> list[dict[str, object]]:
     """Seconds per call of every sample; `together` is called before each so that all ranks are busy."""
     window, windows = (0.02, 2) if quick else (0.05, 3)
     rows: list[dict[str, object]] = []
@@ -34,7 +36,7 @@ def measure_kernels(device: str, quick: bool, together: Callable[[], None]) -> l
     ):
         for sample in samples:
             together()
-            rows.append(_row(sample, seconds_per_call(sample.calls, device, window, windows)))
+            rows.append(_row(sample, seconds_per_call(sample.calls, device, window, windows, clock)))
     return rows
 
 
@@ -49,7 +51,7 @@ def _row(sample: Sample, seconds: float) -> dict[str, object]:
     }
 
 
-def run(rank: int, ranks: int, port: int, device: str, quick: bool, path: Path) -> None:
+def run(rank: int, ranks: int, cores: int, port: int, device: str, quick: bool, path: Path) -> None:
     """Measure as rank `rank` of `ranks` that meet at a port of the loopback; write JSON to `path`."""
     torch.manual_seed(rank)
     if ranks > 1:
@@ -72,7 +74,7 @@ def run(rank: int, ranks: int, port: int, device: str, quick: bool, path: Path) 
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         result |= {"memory": properties.total_memory, "name": properties.name}
     tell("computation")
-    result["kernels"] = measure_kernels(device, quick, together)
+    result["kernels"] = measure_kernels(device, quick, together, share_clock(ranks, cores, device))
     if ranks > 1:
         result["collectives"] = measure_collectives(rank, ranks, device, quick, tell)
         tell("overlap")
@@ -85,12 +87,12 @@ def run(rank: int, ranks: int, port: int, device: str, quick: bool, path: Path) 
 
 
 def main(arguments: list[str]) -> None:
-    """Entry of a rank's process: rank, ranks, port, device, threads, quick, path."""
-    rank, ranks, port, device, threads, quick, path = arguments
+    """Entry of a rank's process: rank, ranks, cores, port, device, threads, quick, path."""
+    rank, ranks, cores, port, device, threads, quick, path = arguments
     torch.set_num_threads(int(threads))
     if device == "cuda":
         torch.cuda.set_device(int(rank))
-    run(int(rank), int(ranks), int(port), device, quick == "quick", Path(path))
+    run(int(rank), int(ranks), int(cores), int(port), device, quick == "quick", Path(path))
 
 
 if __name__ == "__main__":
