@@ -158,7 +158,7 @@ class Recorder(TorchDispatchMode):
         """The operation's result: real when it is a small constant, fake otherwise."""
         inputs = list(tensors_in((args, kwargs)))
         if schema.random:
-            self.random.add(schema.name)
+            self._draw(schema.name)
         unknown = any(self._is_fake(t) for t in inputs)
         fake = any(isinstance(t, FakeTensor) for t in inputs)
         if schema.random or fake or (unknown and schema.reads):
@@ -173,6 +173,17 @@ class Recorder(TorchDispatchMode):
         if unknown:
             self._tainted.update(t.untyped_storage()._cdata for t in tensors_in(out))
         return out
+
+    def _draw(self, op: str) -> None:
+        """Notes an operation that draws random numbers; the backward could not draw the same again."""
+        if self.in_backward:
+            raise CaptureError(
+                f"module {self.tape.module}" if self.tape.module else "backward pass",
+                "the backward pass must not draw random numbers",
+                op,
+                "set dropout to 0 inside torch.utils.checkpoint, or leave recomputation to the plan",
+            )
+        self.random.add(op)
 
     def _record(self, schema: Schema, args: Any, kwargs: Any, out: Any) -> None:
         outputs = list(out) if isinstance(out, (list, tuple)) else [out]
