@@ -441,6 +441,7 @@ def indexing() -> Iterator[Case]:
     yield build("scatter_add", f(8, 4), 0, i(6, 2, below=8), f(6, 2))
     yield build("index.Tensor", f(8, 4, 6), (i(2, 4, below=8),))
     yield build("index.Tensor", f(4, 8, 6), (None, i(4, below=8)))
+    yield build("index.Tensor", f(4, 8, 6), (None, i(4, start=-8, below=8)))
     yield build("index.Tensor", f(4, 8), (i(4, 1, 1, 1, below=4), i(1, 1, 6, 1, below=8)))
     yield build("index.Tensor", f(4, 2, 8), (i(6, below=4), None, i(6, below=8)))
     yield build("index.Tensor", f(4, 8, 6), (None, i(4, 1, below=8), i(2, below=6)))

@@ -92,7 +92,10 @@ def test_only_masks_are_unknown() -> None:
 
 
 def test_every_recipe_has_a_case() -> None:
-    assert {factor.recipe for case in CASES for factor in rule(case).factors} == {"", *RECIPES}
+    assert {factor.recipe.partition(" ")[0] for case in CASES for factor in rule(case).factors} == {
+        "",
+        *RECIPES,
+    }
 
 
 @pytest.mark.parametrize("op", ["rand", "randn", "rand_like", "randn_like", "empty"])

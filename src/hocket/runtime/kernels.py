@@ -97,12 +97,13 @@ def _gather_shard(source: Tensor, dim: int, index: Tensor, start: int) -> Tensor
     return source.gather(dim, near).masked_fill(~inside, 0)
 
 
-def _index_shard(source: Tensor, dim: int, index: Tensor, start: int) -> Tensor:
+def _index_shard(source: Tensor, dim: int, index: Tensor, start: int, size: int) -> Tensor:
     length = source.shape[dim]
     shape = (*source.shape[:dim], *index.shape, *source.shape[dim + 1 :])
     if not length:
         return source.new_zeros(shape)
-    near, inside = _here(index.long(), start, length)
+    index = index.long()
+    near, inside = _here(torch.where(index < 0, index + size, index), start, length)
     picked = source.index_select(dim, near.reshape(-1)).reshape(shape)
     mask = inside.reshape((*index.shape, *(1,) * (source.dim() - dim - 1)))
     return picked.masked_fill(~mask, 0)

@@ -116,10 +116,8 @@ def factor(
         place = places.get(index)
         return Split(place) if isinstance(place, int) else place
 
-    return Factor(
-        name,
-        size,
-        tuple(carried(inputs, i) for i in range(len(call.operands))),
-        tuple(carried(outputs, j) for j in range(len(call.outputs))),
-        recipe,
-    )
+    before = tuple(carried(inputs, i) for i in range(len(call.operands)))
+    after = tuple(carried(outputs, j) for j in range(len(call.outputs)))
+    pairs = [*zip(call.operands, before, strict=True), *zip(call.outputs, after, strict=True)]
+    lengths = {tensor.shape[split.dim] for tensor, split in pairs if tensor and split and not split.segments}
+    return Factor(name, size, before, after, recipe, scaled=lengths != {size})

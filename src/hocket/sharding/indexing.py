@@ -82,7 +82,7 @@ def index(call: Call, words: tuple[str, ...]) -> tuple[Factor, ...] | None:
     factors += _own(call, tensors, width, start, {0: start})
     if len(tensors) == 1 and call.shape[found.index(tensors[0])] > 1:
         dim = found.index(tensors[0])
-        factors.append(factor(call, "v", call.shape[dim], {0: dim}, {}, "index"))
+        factors.append(factor(call, "v", call.shape[dim], {0: dim}, {}, f"index {call.shape[dim]}"))
     return tuple(factors)
 
 

@@ -30,8 +30,9 @@ Step = Operation | Reduce
 class _Steps:
     """Steps under way; names new values after the operation's output and records their types."""
 
-    def __init__(self, operation: Operation, types: MutableMapping[str, TensorType]) -> None:
+    def __init__(self, operation: Operation, types: MutableMapping[str, TensorType], size: int) -> None:
         self.operation = operation
+        self.size = size
         self.types = types
         self.steps: list[Step] = []
         self.result = operation.outputs[0]
@@ -81,12 +82,14 @@ def expand(
 ) -> tuple[Step, ...]:
     """The steps of a local operation whose factor is split by a recipe.
 
+    A recipe is a name, for index followed by the dim's global size, from which negative indices count.
     `operation` is already local (see local_operation); `start` and `length` are the interval of the factor
     that the rank holds; `types` has the local types of the operation's values and receives those of the
     values that steps make on the way.
     """
-    steps = _Steps(operation, types)
-    _RECIPES[recipe](steps, operation, start, length)
+    name, _, size = recipe.partition(" ")
+    steps = _Steps(operation, types, int(size or 0))
+    _RECIPES[name](steps, operation, start, length)
     return tuple(steps.steps)
 
 
@@ -128,7 +131,7 @@ def _index(steps: _Steps, operation: Operation, start: int, length: int) -> None
     if not isinstance(indices, tuple):
         return
     dim = next(d for d, item in enumerate(indices) if item is not None)
-    steps.finish("hocket.index_shard.default", source, dim, indices[dim], start)
+    steps.finish("hocket.index_shard.default", source, dim, indices[dim], start, steps.size)
 
 
 def _scatter(steps: _Steps, operation: Operation, start: int, length: int) -> None:

@@ -14,7 +14,9 @@ class Factor:
     `inputs[i]` is the split that operand i takes when the factor is split (None: the operand does not carry
     the factor), `outputs[j]` likewise; an output that does not carry it becomes a partial sum. A split into
     n even parts needs `size` to be divisible by n. `recipe` names the special local code that the split
-    needs (see recipes), empty when the operation itself on local shards is right.
+    needs (see recipes), empty when the operation itself on local shards is right. `scaled` says that some
+    dim that carries the factor is longer than `size` (a view that joins dims): an index of the factor is then
+    a run of several indices there, and a cut into segments doesn't carry over as it is.
     """
 
     name: str
@@ -22,6 +24,7 @@ class Factor:
     inputs: tuple[Split | None, ...]
     outputs: tuple[Split | None, ...]
     recipe: str = ""
+    scaled: bool = False
 
     @property
     def sums(self) -> bool:
