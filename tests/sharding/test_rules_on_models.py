@@ -52,7 +52,10 @@ def step(architecture: str) -> tuple[Graph, dict[str, torch.Tensor]]:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("architecture", ["gpt2", "mixtral", "falcon", "gpt_neox", "bert", "resnet", "bart"])
+@pytest.mark.parametrize(
+    "architecture",
+    ["gpt2", "llama", "mixtral", "gemma2", "phi3", "falcon", "gpt_neox", "bert", "resnet", "bart"],
+)
 def test_operations_of_a_step(architecture: str) -> None:
     graph, values = step(architecture)
     rules = [rule_of(operation, graph.types) for operation in graph.operations]
