@@ -58,8 +58,11 @@ def _random(*shape: int, device: str, dtype: torch.dtype = torch.float32) -> tor
     return torch.randn(shape, device=device).to(dtype)
 
 
-TINY = 24
+TINY = 48
 """Tiny operations in a mixed run."""
+
+MIXED_PRODUCTS = 8
+"""Products among them: transformers have about six small operations and views per product."""
 
 
 def launch_samples(device: str) -> Iterator[Sample]:
@@ -82,7 +85,7 @@ def launch_samples(device: str) -> Iterator[Sample]:
     ]  # fmt: skip
     products = [
         partial(aten.mm.default, _random(64, 128, device=device), _random(128, 384, device=device))
-        for _ in range(TINY // 3)
+        for _ in range(MIXED_PRODUCTS)
     ]
     yield Sample("mixed", "products", (partial(_interleave, products, ()),))
     yield Sample(

@@ -23,7 +23,7 @@ def measure_kernels(
     device: str, quick: bool, together: Callable[[], None], clock: Callable[[], float]
 ) -> list[dict[str, object]]:
     """Seconds per call of every sample; `together` is called before each so that all ranks are busy."""
-    window, windows = (0.02, 2) if quick else (0.05, 3)
+    window, windows = (0.012, 3) if quick else (0.025, 5)
     rows: list[dict[str, object]] = []
     dtypes = (torch.float32,) if quick and device == "cpu" else (torch.float32, torch.bfloat16)
     if device == "cuda":
