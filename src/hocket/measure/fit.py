@@ -39,12 +39,12 @@ def fit_calibration(
 
 
 def _averaged(tables: Iterable[Iterable[Row]], keys: tuple[str, ...]) -> list[dict[str, Any]]:
-    """One row per key, its seconds the mean over the ranks."""
+    """One row per key, its seconds the median over the ranks."""
     seconds: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for table in tables:
         for row in table:
             seconds[tuple(row[k] for k in keys)].append(row["seconds"])
-    return [{**dict(zip(keys, key, strict=True)), "seconds": fmean(s)} for key, s in seconds.items()]
+    return [{**dict(zip(keys, key, strict=True)), "seconds": median(s)} for key, s in seconds.items()]
 
 
 def fit_device(rows: Sequence[Row], name: str, memory: int) -> Device:
