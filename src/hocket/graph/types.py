@@ -70,6 +70,15 @@ def _exchange(argument: Argument, names: Iterator[str]) -> Argument:
     return argument
 
 
+def pattern(argument: Argument | tuple[tuple[str, Argument], ...]) -> object:
+    """An argument with the names of values taken out, to compare calls on different values."""
+    if isinstance(argument, Ref):
+        return Ref
+    if isinstance(argument, tuple):
+        return tuple(pattern(item) for item in argument)
+    return (type(argument), argument)
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One call of an ATen operation (`op` is its full name, as `aten.mm.default`) on values and constants.

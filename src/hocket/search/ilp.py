@@ -60,28 +60,64 @@ def solve(
     objective: int | None = None,
     stop: threading.Event | None = None,
 ) -> Solution:
-    """Solve a model within a time budget, to a relative gap.
+    """Solve a model exactly, to a relative gap, within a time budget.
 
     Assignments that take longer than `cutoff` seconds are of no interest. `objective` MEMORY asks for the
     least memory in place of time (then bound is in bytes). `stop` ends the search early from outside.
     """
     if not model.nodes:
         return Solution((), 0.0)
+    solver, starts = _solver(model, seconds, cutoff, objective, stop, integer=True)
+    solver.setOptionValue("mip_rel_gap", gap)
+    solver.run()
+    return _read(solver, model, starts, objective)
+
+
+def relax(
+    model: Model, seconds: float = inf, objective: int | None = None, stop: threading.Event | None = None
+) -> tuple[Solution, list[NDArray[np.float64]]]:
+    """Solve the linear relaxation: its bound, an assignment where it is integral, and every node's shares."""
+    if not model.nodes:
+        return Solution((), 0.0), []
+    solver, starts = _solver(model, seconds, inf, objective, stop, integer=False)
+    solver.setOptionValue("solver", "simplex")
+    solver.setOptionValue("presolve", "off")  # the program is already reduced; presolving takes longer
+    solver.run()
+    status = solver.getModelStatus()
+    if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
+        return Solution(None, inf, True), []
+    if status != highspy.HighsModelStatus.kOptimal:
+        return Solution(None, 0.0), []
+    bound = solver.getInfo().objective_function_value / (1.0 if objective == MEMORY else SCALE)
+    values = np.array(solver.getSolution().col_value[: starts[-1]])
+    shares = [values[a:b] for a, b in pairwise(starts)]
+    whole = all(share.max() > 1 - 1e-6 for share in shares)
+    choice = tuple(int(np.argmax(share)) for share in shares) if whole else None
+    return Solution(choice, max(0.0, bound)), shares
+
+
+def _solver(
+    model: Model,
+    seconds: float,
+    cutoff: float,
+    objective: int | None,
+    stop: threading.Event | None,
+    integer: bool,
+) -> tuple[highspy.Highs, list[int]]:
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", 1)
-    solver.setOptionValue("mip_rel_gap", gap)
     if isfinite(seconds):
         solver.setOptionValue("time_limit", max(0.01, seconds))
-    if isfinite(cutoff) and objective is None:
-        solver.setOptionValue("objective_bound", cutoff * SCALE)
     lp, starts = _program(model, cutoff, objective)
+    if not integer:
+        lp.integrality_ = []
     solver.passModel(lp)
     if stop is not None:
-        solver.cbMipInterrupt.subscribe(lambda event: _interrupt(event, stop))
-        solver.cbSimplexInterrupt.subscribe(lambda event: _interrupt(event, stop))
-    solver.run()
-    return _read(solver, model, starts, objective)
+        interrupts = (solver.cbMipInterrupt, solver.cbSimplexInterrupt)
+        for event in interrupts:
+            event.subscribe(lambda e: _interrupt(e, stop))
+    return solver, starts
 
 
 def _interrupt(event: object, stop: threading.Event) -> None:

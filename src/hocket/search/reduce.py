@@ -3,7 +3,8 @@
 Three exact steps, repeated until nothing changes. A choice with no finite partner is dropped. A choice is
 dropped where another one of the same node is at least as good in work, traffic and memory whatever the
 neighbours choose (dead-end elimination; Goldstein 1994). A node without traffic and memory that has at most
-two neighbours is folded into the edge between them (the elimination of OptCNN, Jia et al. 2018, section 5).
+two neighbours is folded into the edge between them (the elimination of OptCNN, Jia et al. 2018, section 5);
+a node with one choice left is folded into its neighbours.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Reduced:
         chosen = {u: int(self.kept[u][k]) for u, k in zip(self.alive, choice, strict=True)}
         for fold in reversed(self.folded):
             place = tuple(
-                int(np.searchsorted(axis, chosen[n])) for n, axis in zip(fold.neighbours, fold.axes, strict=True)
+                int(np.searchsorted(axis, chosen[n]))
+                for n, axis in zip(fold.neighbours, fold.axes, strict=True)
             )
             chosen[fold.node] = int(self.kept[fold.node][fold.best[place]])
         return [chosen[u] for u in range(len(self.kept))]
@@ -106,6 +108,22 @@ class _Work:
         if keep.all():
             return False
         self.restrict(node, keep)
+        return True
+
+    def settle(self, node: int) -> bool:
+        """Fold a node that has one choice left into its neighbours; its own costs move to one of them."""
+        near = self.near[node]
+        if self.nodes[node].shape[1] != 1 or not near:
+            return False
+        own = self.nodes[node][:, 0]
+        if not all(costs.shape[2] for costs in near.values()):
+            return False
+        for other, costs in near.items():
+            self.nodes[other][:2] += costs[:, 0, :]
+        first = next(iter(near))
+        self.nodes[first] += own[:, None]
+        self.folded.append(_Folded(node, (), (), np.array(0)))
+        self._remove(node)
         return True
 
     def fold(self, node: int) -> bool:
@@ -187,7 +205,7 @@ def reduce_model(model: Model, dominance: bool = True, folding: bool = True) -> 
         if dominance:
             changed |= work.drop_dominated(node)
         near = tuple(work.near[node])
-        changed |= folding and work.fold(node)
+        changed |= folding and (work.settle(node) or work.fold(node))
         if changed:
             waiting.update(dict.fromkeys(near))
             if node not in work.gone:

@@ -61,7 +61,7 @@ def _segmentations(factor: Factor, operation: Operation, segments: Segments) -> 
     for name, split in carriers:
         if split is None:
             continue
-        if split.segments or factor.recipe:
+        if split.segments or factor.recipe or factor.scaled:
             return set()
         found |= {cut for cut in segments.get((name, split.dim), ()) if sum(cut) == factor.size}
     return found

@@ -1,0 +1,214 @@
+"""Solving a model step by step: bounds first, then ever better assignments, for as long as there is time.
+
+Time is the larger of work and traffic, and memory is limited: three sums that compete. Any weights that trade
+them (Lagrange multipliers) give a problem with one sum, whose optimum is a bound on the time of every
+assignment; that problem reduces far and its linear relaxation is nearly always integral. Kelley's cutting
+planes (1960) find the weights with the best bound; an integer program over the choices that came up on the way
+finds the assignment.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite
+
+import highspy
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.search.ilp import Solution, relax, solve
+from hocket.search.model import MEMORY, TRAFFIC, WORK, Model, time_of
+from hocket.search.reduce import reduce_model
+
+ROUNDS = 14
+"""Most weights that are tried on one model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A trade: `work` between 0 (traffic alone counts) and 1; `memory` in seconds per limit of memory."""
+
+    work: float
+    memory: float
+
+    def costs(self, overlap: float, limit: float) -> NDArray[np.float64]:
+        """Factors of work, traffic and memory."""
+        traffic = self.work * (1.0 - overlap) + 1.0 - self.work
+        return np.array([self.work, traffic, self.memory / limit if isfinite(limit) else 0.0])
+
+
+@dataclass
+class Progress:
+    """What is known of a model so far: the bound, the best assignment, and all that came up."""
+
+    bound: float = 0.0
+    choice: tuple[int, ...] | None = None
+    seconds: float = inf
+    seen: list[tuple[int, ...]] = field(default_factory=list)
+
+    def offer(self, model: Model, choice: tuple[int, ...]) -> None:
+        """Take an assignment that came up."""
+        self.seen.append(choice)
+        seconds = model.seconds(choice)
+        if seconds < self.seconds:
+            self.choice, self.seconds = choice, seconds
+
+
+def solve_model(
+    model: Model,
+    seconds: float = inf,
+    gap: float = 0.01,
+    cutoff: float = inf,
+    stop: threading.Event | None = None,
+) -> Solution:
+    """The best assignment found within a budget, and the bound proven so far.
+
+    Ends once bound and assignment are within `gap`, or the bound reaches `cutoff` seconds.
+    """
+    end = time.monotonic() + seconds
+    progress = Progress()
+    least = _least_memory(model, end, stop) if isfinite(model.limit) else None
+    if least is not None and least.infeasible:
+        return least
+    if least is not None and least.choice is not None:
+        progress.offer(model, least.choice)
+    weights = Weights(1.0, 0.0)
+    for _ in range(ROUNDS):
+        known = len(progress.seen)
+        if not _try(model, weights, progress, end, stop):
+            break
+        if progress.bound >= min(cutoff, progress.seconds * (1 - gap)):
+            break
+        if time.monotonic() > end or (stop is not None and stop.is_set()):
+            break
+        better = _next_weights(model, progress.seen)
+        if better is None or (better == weights and len(progress.seen) == known):
+            break
+        weights = better
+    if progress.bound < min(cutoff, progress.seconds * (1 - gap)):
+        _combine(model, progress, end, gap, stop)
+    return Solution(progress.choice, progress.bound)
+
+
+def _least_memory(model: Model, end: float, stop: threading.Event | None) -> Solution | None:
+    """Whether any assignment keeps the limit, and one that does: the one of least memory."""
+    scalar = _scalar(model, np.array([0.0, 0.0, 1.0 / model.limit]))
+    reduced = reduce_model(scalar)
+    solution, _ = relax(reduced.model, max(0.1, end - time.monotonic()), None, stop)
+    if solution.infeasible or solution.bound > 1.0 + 1e-9:
+        return Solution(None, inf, True)
+    return None if solution.choice is None else Solution(tuple(reduced.expand(solution.choice)), 0.0)
+
+
+def _scalar(model: Model, factors: NDArray[np.float64]) -> Model:
+    """The model with one sum in place of three."""
+    scalar = Model()
+    for label, costs in zip(model.labels, model.nodes, strict=True):
+        one = np.zeros_like(costs)
+        one[WORK] = _weighed(costs, factors)
+        scalar.add_node(label, one)
+    for (u, v), costs in model.edges.items():
+        one = np.zeros_like(costs)
+        one[WORK] = _weighed(costs, factors[:2])
+        scalar.edges[u, v] = one
+    return scalar
+
+
+def _weighed(costs: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArray[np.float64]:
+    finite = np.where(np.isfinite(costs), costs, 0.0)
+    total = np.tensordot(factors, finite, axes=1)
+    result: NDArray[np.float64] = np.where(np.isfinite(costs[WORK]), total, inf)
+    return result
+
+
+def _try(
+    model: Model, weights: Weights, progress: Progress, end: float, stop: threading.Event | None
+) -> bool:
+    """Solve the model under weights: better bound, another assignment. False when time ran out."""
+    scalar = _scalar(model, weights.costs(model.overlap, model.limit))
+    reduced = reduce_model(scalar)
+    left = max(0.1, end - time.monotonic())
+    solution, shares = relax(reduced.model, left, None, stop)
+    if solution.infeasible:
+        progress.bound = inf
+        return False
+    progress.bound = max(progress.bound, solution.bound - weights.memory)
+    choice = solution.choice
+    if choice is None and shares:
+        choice = _integral(reduced.model, shares, max(0.1, end - time.monotonic()), stop)
+    if choice is None:
+        return False
+    progress.offer(model, tuple(reduced.expand(choice)))
+    return True
+
+
+def _integral(
+    model: Model, shares: list[NDArray[np.float64]], seconds: float, stop: threading.Event | None
+) -> tuple[int, ...] | None:
+    """An assignment near a fractional one: the integer program with freedom around the fractional nodes."""
+    split = {u for u, s in enumerate(shares) if s.max() < 1 - 1e-6}
+    split |= {v for pair in model.edges for v in pair if split & set(pair)}
+    keep = [s > 1e-7 if u not in split else np.ones(len(s), dtype=bool) for u, s in enumerate(shares)]
+    choice = _solve_part(model, keep, min(seconds, 5.0), 0.001, inf, stop)
+    return None if choice is None else tuple(choice)
+
+
+def _next_weights(model: Model, seen: Sequence[tuple[int, ...]]) -> Weights | None:
+    """The weights with the best bound if the assignments seen were all there are (a linear program)."""
+    totals = np.array([model.totals(choice) for choice in dict.fromkeys(seen)])
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    solver.setOptionValue("output_flag", False)
+    memory = isfinite(model.limit)
+    scale = max(time_of(w, t, model.overlap) for w, t, _ in totals) or 1.0
+    solver.addVar(-inf, inf)
+    solver.addVar(0.0, 1.0)
+    solver.addVar(0.0, 1e3 if memory else 0.0)
+    solver.changeColCost(0, -1.0)
+    for work, traffic, held in totals / np.array([scale, scale, model.limit if memory else 1.0]):
+        # bound <= work_share * work + (1 - work_share * overlap) * traffic + price * (held - 1)
+        row = np.array([1.0, -(work - model.overlap * traffic), -(held - 1.0) if memory else 0.0])
+        solver.addRow(-inf, float(traffic), 3, np.arange(3, dtype=np.int32), row)
+    solver.run()
+    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        return None
+    _, share, price = solver.getSolution().col_value[:3]
+    return Weights(float(share), float(price) * scale)
+
+
+def _combine(model: Model, progress: Progress, end: float, gap: float, stop: threading.Event | None) -> None:
+    """The best mixture of all assignments that came up, under the true time and memory limit."""
+    if not progress.seen:
+        return
+    keep = [np.zeros(c.shape[1], dtype=bool) for c in model.nodes]
+    for choice in progress.seen:
+        for u, k in enumerate(choice):
+            keep[u][k] = True
+    left = min(10.0, max(0.1, end - time.monotonic()))
+    found = _solve_part(model, keep, left, gap / 4, progress.seconds, stop)
+    if found is not None:
+        progress.offer(model, tuple(found))
+
+
+def _solve_part(
+    model: Model,
+    keep: list[NDArray[np.bool_]],
+    seconds: float,
+    gap: float,
+    cutoff: float,
+    stop: threading.Event | None,
+) -> list[int] | None:
+    """The integer program over some of a model's choices."""
+    part = Model(limit=model.limit, overlap=model.overlap)
+    for u, costs in enumerate(model.nodes):
+        part.add_node(model.labels[u], costs[:, keep[u]])
+    for (u, v), costs in model.edges.items():
+        part.add_edge(u, v, costs[:, keep[u]][:, :, keep[v]])
+    smaller = reduce_model(part)
+    solution = solve(smaller.model, seconds, gap, cutoff, None, stop)
+    if solution.choice is None:
+        return None
+    local = smaller.expand(solution.choice)
+    return [int(np.flatnonzero(k)[c]) for k, c in zip(keep, local, strict=True)]
