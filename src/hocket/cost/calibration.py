@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -21,6 +19,7 @@ from hocket.cluster.file import (
     device_to_dict,
 )
 from hocket.cluster.types import CollectiveFit, Device
+from hocket.cluster.writing import write_whole
 from hocket.errors import ClusterError, FileError
 from hocket.units import parse_bandwidth, parse_seconds
 
@@ -105,21 +104,3 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     machine: str = ""
     overlap: float = 0.0
     collectives: list[CollectiveEntry] = []
-
-
-def write_whole(path: str | PathLike[str], content: bytes) -> None:
-    """Replace a file's content whole or not at all; raises FileError."""
-    target = Path(path)
-    temporary = ""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-            temporary = file.name
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        raise FileError(str(path), "can be written", error.strerror or str(error)) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 
 from hocket.cluster.types import Cluster
 from hocket.graph.types import Graph
@@ -100,6 +101,19 @@ class Plan:
     def world_size(self) -> int:
         """Number of ranks the plan runs on."""
         return sum(stage.mesh.devices for stage in self.stages)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the plan to a file, whole or not at all; raises FileError."""
+        from hocket.plan.file import save_plan
+
+        save_plan(self, path)
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> Plan:
+        """Read a plan file (format hocket-plan/1) exactly as it was saved; raises FileError."""
+        from hocket.plan.file import load_plan
+
+        return load_plan(path)
 
     @property
     def gap(self) -> float:
