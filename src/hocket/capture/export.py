@@ -6,7 +6,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch.autograd.grad_mode import _force_original_view_tracking
 
 from hocket.capture.convert import Recorded, convert
 from hocket.capture.dropout import fused_dropout
+from hocket.capture.fingerprint import model_fingerprint
 from hocket.capture.modules import watched
 from hocket.capture.recorder import Recorder
 from hocket.errors import CaptureError, HocketError
@@ -69,7 +70,7 @@ def capture(
         tuple((buffer, new) for buffer, new in updates if buffer != new),
         frozenset(recorder.random),
     )
-    return convert(recorded, name or type(model).__name__)
+    return replace(convert(recorded, name or type(model).__name__), model=model_fingerprint(model))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ def print_graph(graph: Graph) -> str:
         if not _NAME.fullmatch(name) or name in _WORDS:
             raise FileError(f"value {name!r}", "must be an identifier, and no word of the text form")
     lines = [f"graph {json.dumps(graph.name)}"]
+    if graph.model:
+        lines.append(f"model {graph.model}")
     for i in graph.inputs:
         paths = " ".join(json.dumps(path) for path in i.paths)
         trainable = " trainable" if i.trainable else ""
@@ -113,7 +115,7 @@ class _Parser:
             elif head == "graph":
                 name = self.string(rest)
                 single["graph"] = name
-            elif head in ("forward", "loss"):
+            elif head in ("forward", "loss", "model"):
                 single[head] = rest
             elif head in pairs:
                 pairs[head].append(self.pair(rest))
@@ -126,7 +128,7 @@ class _Parser:
             raise self.fail("forward must be a number of operations", single["forward"])
         return Graph(
             name, tuple(inputs), tuple(operations), self.types, int(single["forward"]), single["loss"],
-            tuple(pairs["gradient"]), tuple(pairs["update"]),
+            tuple(pairs["gradient"]), tuple(pairs["update"]), single.get("model", ""),
         )  # fmt: skip
 
     def string(self, text: str) -> str:

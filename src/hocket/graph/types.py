@@ -136,6 +136,7 @@ class Graph:
 
     `gradients` maps parameter input names to gradient values, `updates` buffer input names to their new
     values; `types` holds every value's global type. Operations stand in an order that respects their inputs.
+    `model` is the fingerprint of the module that was captured.
     """
 
     name: str
@@ -146,6 +147,7 @@ class Graph:
     loss: str
     gradients: tuple[tuple[str, str], ...]
     updates: tuple[tuple[str, str], ...] = ()
+    model: str = ""
 
     @property
     def parameters(self) -> tuple[Input, ...]:

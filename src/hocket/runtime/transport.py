@@ -33,6 +33,9 @@ class Transport(Protocol):
     def start(self, call: Collective, tensors: Sequence[Tensor]) -> Pending:
         """Begin a collective on this rank's tensors."""
 
+    def begin_step(self) -> None:
+        """Note for the other ranks that this one has begun another step."""
+
 
 class DistributedTransport:
     """Collectives on torch.distributed, asynchronous, one process group per group of every mesh axis."""

@@ -14,10 +14,15 @@ from torch import Tensor, nn
 from hocket.errors import RuntimeFault
 from hocket.graph.types import Graph
 from hocket.program.types import Program
-from hocket.runtime.executor import Executor, put_shard, shards_of, take_shard
+from hocket.runtime.executor import Executor, shards_of
+from hocket.runtime.shards import put_shard, take_shard
 from hocket.runtime.transport import Meeting, ThreadTransport
 
 Sample = Sequence[Any] | Mapping[str, Any]
+
+NOISE = 1e-5
+"""Gradients below this share of the model's largest are measured against that share: some are zero but for
+rounding (a key's bias before a softmax), and have no magnitude of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +58,20 @@ def batch_values(graph: Graph, sample: Sample) -> dict[str, Tensor]:
         path, expected = entry.paths[0], graph.types[entry.name]
         tensor = named.get(path)
         if not isinstance(tensor, Tensor):
-            raise RuntimeFault(f"batch {path!r}", "is a tensor of the batch that was captured", repr(type(tensor)),
-                               f"pass a {expected}")  # fmt: skip
+            raise RuntimeFault(
+                f"batch {path!r}",
+                "is a tensor of the batch that was captured",
+                repr(type(tensor)),
+                f"pass a {expected}",
+            )
         found = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
         if found != str(expected):
-            raise RuntimeFault(f"batch {path!r}", "has the shape and type that was captured",
-                               f"{found}, not {expected}", "capture and plan again with this batch")  # fmt: skip
+            raise RuntimeFault(
+                f"batch {path!r}",
+                "has the shape and type that was captured",
+                f"{found}, not {expected}",
+                "capture and plan again with this batch",
+            )
         values[entry.name] = tensor
     return values
 
@@ -75,8 +88,12 @@ def model_values(graph: Graph, model: nn.Module) -> dict[str, Tensor]:
         tensor, expected = named.get(path), graph.types[entry.name]
         if tensor is None or tuple(tensor.shape) != expected.shape:
             found = "nothing" if tensor is None else f"shape {list(tensor.shape)}"
-            raise RuntimeFault(f"{entry.role} {path!r}", "is in the model as it was captured",
-                               f"{found}, not {expected}", "use the model that the plan was made for")  # fmt: skip
+            raise RuntimeFault(
+                f"{entry.role} {path!r}",
+                "is in the model as it was captured",
+                f"{found}, not {expected}",
+                "use the model that the plan was made for",
+            )
         values[entry.name] = tensor
     return values
 
@@ -94,9 +111,8 @@ def run_ranks(
             executor = Executor(program, ThreadTransport(meeting, program.rank), torch.device("cpu"), seed)
             held = {name: take_shard(values[name], parts) for name, parts in shards_of(program).items()}
             with torch.no_grad():
-                loss = executor.forward(held)
-                updates = {b: held[v] for b, v in program.updates}
-                results[program.rank] = (loss, executor.backward(held), updates)
+                run = executor.forward(held)
+                results[program.rank] = (run.loss, executor.backward(run), run.updates)
         except BaseException as error:
             faults.append(error)
             meeting.fail(f"rank {program.rank} failed: {error}")
@@ -141,6 +157,7 @@ def compare(
     paths = {i.name: i.paths[0] for i in graph.inputs}
     loss_error, gradient_errors, buffer_errors = 0.0, dict[str, float](), dict[str, float]()
     first = 0.0
+    largest = max((g.double().abs().max().item() for g in wanted.values() if g.numel()), default=0.0)
     results = run_ranks(graph, programs, values)
     for number, (program, (found, gradients, updates)) in enumerate(zip(programs, results, strict=True)):
         parts = shards_of(program)
@@ -148,7 +165,7 @@ def compare(
         loss_error = max(loss_error, relative_error(found, wanted_loss))
         for name, gradient in gradients.items():
             part = take_shard(wanted[paths[name]], parts[name])
-            scale = wanted[paths[name]].double().abs().max().item()
+            scale = max(wanted[paths[name]].double().abs().max().item(), NOISE * largest)
             difference = (gradient.double() - part.double()).abs().max().item() if part.numel() else 0.0
             error = difference / max(scale, 1e-30) if difference else 0.0
             gradient_errors[paths[name]] = max(gradient_errors.get(paths[name], 0.0), error)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket.search.ilp import Solution, relax, solve
-from hocket.search.model import MEMORY, TRAFFIC, WORK, Model, time_of
+from hocket.search.model import WORK, Model, time_of
 from hocket.search.reduce import reduce_model
 
 ROUNDS = 14
@@ -91,6 +91,12 @@ def solve_model(
     if progress.bound < min(cutoff, progress.seconds * (1 - gap)):
         _combine(model, progress, end, gap, stop)
     return Solution(progress.choice, progress.bound)
+
+
+def least_memory(model: Model) -> float:
+    """The least bytes that any assignment holds on one device (a bound from below)."""
+    solution, _ = relax(reduce_model(_scalar(model, np.array([0.0, 0.0, 1e-9]))).model)
+    return solution.bound * 1e9
 
 
 def _least_memory(model: Model, end: float, stop: threading.Event | None) -> Solution | None:

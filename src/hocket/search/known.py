@@ -1,49 +1,142 @@
-"""Layouts that people pick by hand, said as wishes that the search then completes.
+"""Layouts that people pick by hand, as restrictions of the same problem that the search then completes.
 
-`tp=2,dp=2,zero=3` means a mesh (dp, tp); batch dims split over dp; matrices of every block split over tp as
-Megatron does (Shoeybi et al. 2019, section 3: first by columns, then by rows); parameters kept whole over dp
-(zero 0), sharded but kept gathered through the step (zero 1 and 2), or gathered twice (zero 3; Rajbhandari et
-al. 2020, section 5). What they leave open is filled in at least cost.
+`tp=2,dp=2,zero=3` means a mesh dp x tp. On its first axis every operation that sees the batch splits it, and
+parameters are whole (zero 0), sharded but gathered once per step (zero 1 and 2), or gathered in both passes
+(zero 3; Rajbhandari et al. 2020, section 5). On its second axis matrices are split (Shoeybi et al. 2019,
+section 3) and the batch is not. What this leaves open is filled in at least cost.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hocket.errors import PlanError
+from hocket.graph.types import Graph
+from hocket.search.model import Model
+from hocket.search.problem import Problem
+from hocket.sharding.layout import Layout, Replicate, Split
+from hocket.sharding.mesh import Mesh
+from hocket.sharding.rule import Rule
+from hocket.sharding.strategy import Strategy
 
-KEYS = ("dp", "tp", "zero", "sp")
+KEYS = ("dp", "tp", "zero")
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """Degrees picked by hand: data parallel, tensor parallel, ZeRO stage, sequence parallel between blocks."""
+class Known:
+    """Degrees picked by hand: data parallel, tensor parallel, ZeRO stage."""
 
     dp: int = 1
     tp: int = 1
     zero: int = 0
-    sp: bool = False
 
     def __str__(self) -> str:
-        parts = [f"dp={self.dp}", f"tp={self.tp}"]
-        return ",".join([*parts, f"zero={self.zero}"] + (["sp=1"] if self.sp else []))
+        return f"dp={self.dp},tp={self.tp},zero={self.zero}"
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh of these degrees; axes of size 1 are left out."""
+        return Mesh(tuple(n for n in (self.dp, self.tp) if n > 1) or (1,))
 
     @staticmethod
-    def parse(text: str, devices: int) -> Recipe:
+    def parse(text: str, devices: int) -> Known:
         """Read `tp=2,dp=2,zero=3`; a missing dp takes the devices that are left. Raises PlanError."""
         values: dict[str, int] = {}
         for item in text.split(","):
             key, equals, number = item.strip().partition("=")
             if key not in KEYS or not equals or not number.isdigit():
-                raise PlanError(f"recipe {text!r}", f"is key=number with keys {', '.join(KEYS)}", item)
+                raise PlanError(f"like {text!r}", f"is key=number with keys {', '.join(KEYS)}", item)
             values[key] = int(number)
-        tp = values.get("tp", 1)
-        dp = values.get("dp", devices // tp if tp and devices % tp == 0 else 0)
-        if tp < 1 or dp < 1 or dp * tp != devices or values.get("zero", 0) > 3:
+        tp, zero = values.get("tp", 1), values.get("zero", 0)
+        dp = values.get("dp", devices // max(1, tp))
+        if tp < 1 or dp * tp != devices or zero > 3:
             raise PlanError(
-                f"recipe {text!r}",
+                f"like {text!r}",
                 f"multiplies to the cluster's {devices} devices, with zero from 0 to 3",
-                f"dp={dp} times tp={tp}, zero={values.get('zero', 0)}",
+                f"dp={dp} times tp={tp}, zero={zero}",
                 "give degrees that fit",
             )
-        return Recipe(dp, tp, values.get("zero", 0), bool(values.get("sp", 0)))
+        return Known(dp, tp, zero)
+
+
+def batch_dims(graph: Graph, rules: tuple[Rule, ...]) -> dict[str, int]:
+    """The dim of every value that runs over samples, spread from the batch's first dims."""
+    dims = {i.name: 0 for i in graph.batch if graph.types[i.name].shape}
+    for operation, rule in zip(graph.operations, rules, strict=True):
+        for factor in rule.factors:
+            pairs = zip(operation.inputs, factor.inputs, strict=True)
+            if any(s is not None and dims.get(n, -1) == s.dim for n, s in pairs):
+                for name, split in zip(operation.outputs, factor.outputs, strict=True):
+                    if split is not None:
+                        dims.setdefault(name, split.dim)
+    return dims
+
+
+def restrict(problem: Problem, known: Known) -> Model:
+    """The problem's model with every choice that contradicts the known layout made impossible."""
+    dims = batch_dims(problem.graph, problem.rules)
+    tp_axis = len(known.mesh.sizes) - 1 if known.tp > 1 else None
+    dp_axis = 0 if known.dp > 1 else None
+    rules = {op.outputs: (op, rule) for op, rule in zip(problem.graph.operations, problem.rules, strict=True)}
+    trained = {name for name, _ in problem.graph.gradients}
+    model = Model(limit=problem.model.limit, overlap=problem.model.overlap)
+    for number, (node, costs) in enumerate(zip(problem.nodes, problem.model.nodes, strict=True)):
+        allowed = np.ones(costs.shape[1], dtype=bool)
+        if node.kind == "operation":
+            operation, rule = rules[node.members]
+            batch = _batch_factors(operation.inputs, rule, dims)
+            allowed = _operations(node.options, batch, dp_axis, tp_axis)
+        elif node.members[0] in trained and dp_axis is not None:
+            allowed = _parameters(node.kind, node.options, dp_axis, known.zero)
+        if not allowed.any():
+            allowed[:] = True
+        masked = costs.copy()
+        masked[0][~allowed] = inf
+        model.add_node(problem.model.labels[number], masked)
+    model.edges = problem.model.edges
+    return model
+
+
+def _batch_factors(names: tuple[str, ...], rule: Rule, dims: dict[str, int]) -> frozenset[str]:
+    return frozenset(
+        f.name
+        for f in rule.factors
+        if any(s is not None and dims.get(n, -1) == s.dim for n, s in zip(names, f.inputs, strict=True))
+    )
+
+
+def _operations(
+    options: tuple[Strategy, ...] | tuple[Layout, ...],
+    batch: frozenset[str],
+    dp_axis: int | None,
+    tp_axis: int | None,
+) -> NDArray[np.bool_]:
+    """Split the batch over the data axis where there is one, and over no other axis."""
+    allowed = []
+    for option in options:
+        tokens = option.tokens if isinstance(option, Strategy) else ()
+        names = [t.partition(":")[0] for t in tokens]
+        ok = tp_axis is None or names[tp_axis] not in batch
+        if dp_axis is not None and batch:
+            ok = ok and names[dp_axis] in batch
+        elif dp_axis is not None:
+            ok = ok and (names[dp_axis] == "R" or names[dp_axis].startswith("P"))
+        allowed.append(ok)
+    return np.array(allowed)
+
+
+def _parameters(
+    kind: str, options: tuple[Strategy, ...] | tuple[Layout, ...], axis: int, zero: int
+) -> NDArray[np.bool_]:
+    """How parameters lie along the data axis: stored, as used, and as found by the backward pass."""
+    whole = np.array([isinstance(o, Layout) and isinstance(o.placements[axis], Replicate) for o in options])
+    split = np.array([isinstance(o, Layout) and isinstance(o.placements[axis], Split) for o in options])
+    if zero == 0 or kind in ("used", "reused"):
+        return whole
+    if kind == "stored":
+        return split
+    return split if zero == 3 else whole

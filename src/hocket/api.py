@@ -1,0 +1,183 @@
+"""The walk: model -> graph -> plan -> programs -> predicted, verified, or run. Read this file first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hocket.capture import capture, model_fingerprint
+from hocket.cluster.types import Cluster
+from hocket.cost.prices import MeshPrices
+from hocket.errors import PlanError
+from hocket.graph.fingerprint import fingerprint
+from hocket.graph.types import Graph
+from hocket.pipeline.schedule import Schedule
+from hocket.plan.types import Plan, SearchRecord
+from hocket.program.blueprint import blueprint
+from hocket.program.types import Program
+from hocket.runtime.verify import Report, Sample, compare
+from hocket.search.auto import Settings, Watcher, runner_ups, search
+from hocket.search.judge import finish
+from hocket.search.known import Known
+from hocket.search.pins import Pins, check_pins
+from hocket.search.searchers import SEARCHERS
+from hocket.simulate.engine import simulate as run_clock
+from hocket.simulate.timeline import Timeline
+
+__all__ = ["capture", "parallelize", "plan", "programs", "simulate", "verify"]
+
+OPTIMIZER_BYTES = {"sgd": 0.0, "momentum": 4.0, "adam": 8.0, "adam-mixed": 12.0}
+"""State per trained element: none; momentum; two moments; two moments and a float32 copy of the weight."""
+
+
+def plan(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    search: str = "auto",
+    pins: Sequence[str] = (),
+    budget: float = inf,
+    microbatches: int = 1,
+    optimizer: str = "adam",
+    like: str = "",
+    gap: float = 0.02,
+    watcher: Watcher | None = None,
+    stop: threading.Event | None = None,
+    seed: int = 0,
+) -> Plan:
+    """The best plan found for a training step on a cluster, with a proven bound.
+
+    `graph` is one microbatch. `search` is auto, ilp, greedy or exhaustive; `budget` in seconds; `gap` the
+    relative distance from the bound at which to stop; `optimizer` one of OPTIMIZER_BYTES; `like` a layout
+    picked by hand, as `tp=2,dp=2,zero=3`. `stop` ends the search early with the best so far. Raises
+    PlanError, PinError, MemoryLimitError.
+    """
+    settings = _settings(graph, cluster, search, pins, budget, optimizer, like, gap)
+    found = _search(graph, cluster, settings, watcher, stop)
+    judgement, stage = found.judgement, found.stage
+    if judgement is None or stage is None or found.graph is None:
+        raise PlanError("search", "finds a plan", "nothing", "give more time")
+    record = SearchRecord(
+        searcher=f"like {settings.known}" if settings.known else settings.searcher,
+        space=found.space + (f"; restricted to {settings.known}" if settings.known else ""),
+        seconds=found.elapsed,
+        complete=found.complete,
+        alternatives=runner_ups(found.alternatives),
+        seed=seed,
+        whole=found.whole,
+        pins=tuple(pins),
+    )
+    return Plan(
+        graph=found.graph,
+        cluster=cluster,
+        stages=(stage,),
+        schedule=Schedule(microbatches=microbatches),
+        seconds=judgement.seconds * microbatches,
+        lower_bound=found.bound * microbatches,
+        memory=judgement.memory,
+        search=record,
+        recompute=found.case.blocks if found.case else (),
+        fingerprint=fingerprint(graph),
+        optimizer_bytes=settings.optimizer_bytes,
+    )
+
+
+def _search(
+    graph: Graph,
+    cluster: Cluster,
+    settings: Settings,
+    watcher: Watcher | None,
+    stop: threading.Event | None,
+) -> Any:
+    return search(graph, cluster, settings, watcher, stop)
+
+
+def _settings(
+    graph: Graph,
+    cluster: Cluster,
+    searcher: str,
+    pins: Sequence[str],
+    budget: float,
+    optimizer: str,
+    like: str,
+    gap: float,
+) -> Settings:
+    if searcher != "auto" and searcher not in SEARCHERS:
+        raise PlanError(f"search {searcher!r}", f"is one of auto, {', '.join(SEARCHERS)}", searcher)
+    if optimizer not in OPTIMIZER_BYTES:
+        raise PlanError(f"optimizer {optimizer!r}", f"is one of {', '.join(OPTIMIZER_BYTES)}", optimizer)
+    pinned = Pins.parse(pins)
+    check_pins(pinned, graph, cluster.size)
+    known = Known.parse(like, cluster.size) if like else None
+    return Settings(searcher, budget, gap, OPTIMIZER_BYTES[optimizer], pinned, known)
+
+
+def programs(plan: Plan, ranks: Sequence[int] | None = None) -> list[Program]:
+    """What each rank does, as it runs; all ranks unless some are named."""
+    stage = plan.stage
+    prices = MeshPrices(plan.cluster, stage.mesh)
+    prepared = blueprint(plan.graph, stage, prices)
+    return [finish(prepared, rank, prices) for rank in (stage.mesh.ranks if ranks is None else ranks)]
+
+
+def simulate(plan: Plan) -> Timeline:
+    """The predicted timeline of one microbatch: one rank of every kind of device."""
+    kinds = {plan.cluster.devices[rank]: rank for rank in reversed(plan.stage.mesh.ranks)}
+    return run_clock(programs(plan, sorted(kinds.values())), plan.cluster.overlap)
+
+
+def verify(
+    model: nn.Module, sample: Sample, plan: Plan, loss: Callable[[Any], Tensor] | None = None
+) -> Report:
+    """All ranks in this process against the unsplit step: loss, every gradient, every buffer.
+
+    Raises PlanError where the plan was made for another model.
+    """
+    _check_model(model, plan)
+    return compare(plan.graph, programs(plan), model, sample, loss)
+
+
+def _check_model(model: nn.Module, plan: Plan) -> None:
+    own = model_fingerprint(model)
+    if plan.graph.model and own != plan.graph.model:
+        raise PlanError(
+            "plan",
+            "was made for this model: the same parameters, buffers, shapes, types and ties",
+            f"fingerprint {plan.graph.model[:12]}, not {own[:12]}",
+            "capture and plan this model",
+        )
+
+
+def parallelize(
+    model: nn.Module,
+    plan: Plan,
+    *,
+    device: torch.device | None = None,
+    seed: int = 0,
+    compile: bool = False,
+    timeout: float = 600.0,
+    record: bool = False,
+) -> nn.Module:
+    """This rank's part of the model: parameters are its shards, the forward gives the whole step's loss.
+
+    torch.distributed must be initialised with the plan's world size. The model given is used up: its
+    parameters move into the shards. Raises PlanError, RuntimeFault.
+    """
+    from hocket.runtime.module import parallelize as place
+
+    _check_model(model, plan)
+    return place(
+        model,
+        plan,
+        lambda rank: programs(plan, [rank])[0],
+        device=device,
+        seed=seed,
+        compile=compile,
+        timeout=timeout,
+        record=record,
+    )

@@ -1,0 +1,212 @@
+"""A program written out as two Python functions, forward and backward: one line for each instruction.
+
+Values are local variables `x<n>`, collectives under way `p<n>`, kernels `f<n>`, constants `c<n>`. Every
+decision (who waits for what, what is dropped when) is taken once, here, so that running a step costs nothing
+but the calls themselves.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from hocket.errors import ProgramError
+from hocket.graph.types import Argument, Operation, Ref
+from hocket.program.types import Collective, Compute, Free, Instruction, Program
+from hocket.runtime.kernels import CREATES, kernel, torch_argument
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What the written functions call besides kernels.
+
+    `start(collective, tensors)` begins a collective and gives the function that ends it; `dropout(operation,
+    salt)` gives the kernel of one dropout, called with the value and the step; `begin()` and
+    `end(index, begun)` enclose each instruction where a timeline is recorded.
+    """
+
+    start: Function
+    dropout: Callable[[Operation, int], Function]
+    begin: Function | None = None
+    end: Function | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The functions of a program and how they are called.
+
+    `forward(inputs, step)` gives (loss, new buffers, what is kept), inputs in the order of the program's;
+    `backward(kept, step)` empties the list of what was kept and gives the gradients in the program's order;
+    `finish(kept)` only waits for what is under way. `text` is their source.
+    """
+
+    forward: Function
+    backward: Function
+    finish: Function
+    text: str
+
+
+def write(program: Program, device: torch.device, hooks: Hooks) -> Script:
+    """The functions of a program; raises ProgramError for an instruction that this runtime does not know."""
+    return _Writer(program, device, hooks).write()
+
+
+@dataclass
+class _Writer:
+    """Functions under construction. `waiting` maps values under way to the collective that makes them."""
+
+    program: Program
+    device: torch.device
+    hooks: Hooks
+    names: dict[str, str] = field(default_factory=dict)
+    world: dict[str, Any] = field(default_factory=dict)
+    bound: dict[object, str] = field(default_factory=dict)
+    waiting: dict[str, int] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+
+    def write(self) -> Script:
+        program = self.program
+        self.world |= {"start": self.hooks.start, "begin": self.hooks.begin, "end": self.hooks.end}
+        entry = [f"{self._unpacked([i.name for i in program.inputs])} = inputs", "del inputs"]
+        self._body(program.instructions[: program.forward], 0)
+        leaving = [program.loss, *(value for _, value in program.updates)]
+        self._arrive(leaving)
+        kept = self._kept()
+        held = [self._x(name) for name in kept] + [f"p{n}" for n in dict.fromkeys(self.waiting.values())]
+        updates = "".join(f"{self._x(v)}, " for _, v in program.updates)
+        self.lines.append(f"return {self._x(program.loss)}, ({updates}), [{', '.join(held)}]")
+        forward, self.lines = entry + self.lines, []
+        received = [f"[{', '.join(held)}] = kept", "kept.clear()"] if held else []
+        finish = [*received, *(f"p{n}()" for n in dict.fromkeys(self.waiting.values())), "return None"]
+        self._body(program.instructions[program.forward :], program.forward)
+        self._arrive([value for _, value in program.gradients])
+        self.lines.append(f"return [{', '.join(self._x(v) for _, v in program.gradients)}]")
+        text = "\n".join(
+            (
+                _function("forward(inputs, step)", forward),
+                _function("backward(kept, step)", received + self.lines),
+                _function("finish(kept)", finish),
+            )
+        )
+        file = f"<hocket program of rank {program.rank} at {id(self):x}>"
+        linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+        exec(compile(text, file, "exec"), self.world)
+        return Script(self.world["forward"], self.world["backward"], self.world["finish"], text)
+
+    def _kept(self) -> list[str]:
+        """Values that backward reads and forward (or the caller) has, those under way left out."""
+        made = {i.name for i in self.program.inputs}
+        made |= {n for i in self.program.instructions[: self.program.forward] for n in i.outputs}
+        later = self.program.instructions[self.program.forward :]
+        read = [n for i in later if not isinstance(i, Free) for n in i.inputs]
+        read += [value for _, value in self.program.gradients]
+        return [n for n in dict.fromkeys(read) if n in made and n not in self.waiting]
+
+    def _x(self, name: str) -> str:
+        return self.names.setdefault(name, f"x{len(self.names)}")
+
+    def _unpacked(self, names: Iterable[str]) -> str:
+        return f"[{', '.join(self._x(n) for n in names)}]"
+
+    def _bind(self, kind: str, value: Any) -> str:
+        key = (kind, id(value))
+        if key not in self.bound:
+            self.bound[key] = f"{kind}{len(self.bound)}"
+            self.world[self.bound[key]] = value
+        return self.bound[key]
+
+    def _body(self, instructions: Iterable[Instruction], first: int) -> None:
+        for index, instruction in enumerate(instructions, first):
+            if isinstance(instruction, Compute):
+                self._arrive(instruction.inputs)
+                self._timed(index, [self._compute(instruction)])
+            elif isinstance(instruction, Collective):
+                self._arrive(instruction.inputs)
+                self._collective(index, instruction)
+            elif isinstance(instruction, Free):
+                self._arrive(instruction.values)
+                if instruction.values:
+                    self.lines.append(f"{' = '.join(self._x(n) for n in instruction.values)} = None")
+            else:
+                raise ProgramError(
+                    f"instruction {index}", "is one that this runtime can carry out", repr(instruction)
+                )
+
+    def _timed(self, index: int, lines: list[str]) -> None:
+        if self.hooks.begin is None:
+            self.lines += lines
+        else:
+            self.lines += ["t = begin()", *lines, f"end({index}, t)"]
+
+    def _arrive(self, names: Iterable[str]) -> None:
+        """Wait for those of the values that are under way."""
+        for name in names:
+            if name in self.waiting:
+                index = self.waiting[name]
+                call = self.program.instructions[index]
+                self.lines.append(f"{self._unpacked(call.outputs)} = p{index}()")
+                self.lines.append(f"p{index} = None")
+                if self.hooks.begin is not None:
+                    self.lines.append(f"end({index}, None)")
+                for output in call.outputs:
+                    self.waiting.pop(output, None)
+
+    def _collective(self, index: int, call: Collective) -> None:
+        tensors = ", ".join(self._x(n) for n in call.inputs)
+        if self.hooks.begin is not None:
+            self.lines.append(f"begin({index})")
+        self.lines.append(f"p{index} = start({self._bind('c', call)}, [{tensors}])")
+        self.waiting.update(dict.fromkeys(call.outputs, index))
+        if call.blocking:
+            self._arrive(call.outputs[:1])
+
+    def _compute(self, instruction: Compute) -> str:
+        operation = instruction.operation
+        outputs = [self._x(name) for name in operation.outputs]
+        target = outputs[0] if len(outputs) == 1 else ", ".join(outputs)
+        if operation.kind == "native_dropout":
+            function = self._bind("f", self.hooks.dropout(operation, instruction.salt))
+            return f"{target} = {function}({self._argument(operation.args[0])}, step)"
+        function = self._bind("f", kernel(operation.op))
+        arguments = [self._argument(a) for a in operation.args]
+        arguments += [f"{key}={self._argument(a)}" for key, a in operation.kwargs]
+        if operation.op in CREATES:
+            arguments.append(f"device={self._constant(self.device)}")
+        return f"{target} = {function}({', '.join(arguments)})"
+
+    def _argument(self, argument: Argument) -> str:
+        if isinstance(argument, Ref):
+            return self._x(argument.name)
+        if isinstance(argument, tuple) and any(isinstance(a, Ref) for a in argument):
+            return f"[{', '.join(self._argument(a) for a in argument)}]"
+        return self._constant(torch_argument(argument))
+
+    def _constant(self, value: Any) -> str:
+        if value is None or isinstance(value, (bool, int)):
+            return repr(value)
+        key = (type(value), repr(value))
+        if key not in self.bound:
+            self.bound[key] = f"c{len(self.bound)}"
+            self.world[self.bound[key]] = value
+        return self.bound[key]
+
+
+def _function(head: str, lines: list[str]) -> str:
+    return f"def {head}:\n" + "".join(f"    {line}\n" for line in lines or ["pass"])
+
+
+def sources(program: Program) -> Mapping[int, str]:
+    """The kind of every instruction that takes time, by index."""
+    names = {}
+    for index, instruction in enumerate(program.instructions):
+        if isinstance(instruction, Compute):
+            names[index] = instruction.operation.kind
+        elif isinstance(instruction, Collective):
+            names[index] = instruction.kind
+    return names
