@@ -44,13 +44,16 @@ def _compare(
         raise ProgramError(culprit, "all its ranks call equally many collectives",
                            f"rank {first} {len(wanted)}, rank {rank} {len(found)}")  # fmt: skip
     for number, (one, other) in enumerate(zip(wanted, found, strict=True)):
-        same = (one.kind, one.reduce, one.dims, one.joins, one.pieces, one.join_pieces, len(one.inputs))
-        if same != (
-            other.kind, other.reduce, other.dims, other.joins, other.pieces, other.join_pieces, len(other.inputs)
-        ):  # fmt: skip
+        if _call(one) != _call(other):
             raise ProgramError(f"{culprit}, collective {number}", "is the same call on all its ranks",
                                f"rank {first} {one.kind} of {', '.join(one.inputs)}, "
                                f"rank {rank} {other.kind} of {', '.join(other.inputs)}")  # fmt: skip
+
+
+def _call(call: Collective) -> tuple[object, ...]:
+    """What ranks must agree on."""
+    pieces = (call.pieces, call.join_pieces)
+    return (call.kind, call.reduce, call.dims, call.joins, pieces, len(call.inputs))
 
 
 class _Verification:
