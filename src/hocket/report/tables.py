@@ -19,6 +19,8 @@ from hocket.report.words import cluster_words, mesh_words, percent, shown
 from hocket.units import format_bytes, format_seconds
 
 WIDTH = 100
+NO_FLIP = "no bandwidth between 1/256 and 256 times today's makes one of these alternatives better"
+ALL_KNOWN = "every operation of the model has a rule: nothing is kept whole for want of one"
 
 
 def as_text(parts: Iterable[RenderableType], width: int = WIDTH) -> str:
@@ -115,34 +117,42 @@ def search_words(plan: Plan) -> str:
 
 def layers_table(layers: Sequence[Layer]) -> Table:
     """How weights are held and what is split, by kind of layer; vectors that are held alike are one row."""
+    prefix = common_prefix([x.path for x in layers])
     made = table(
-        "Layers", ["parameter", ">count", "shape", "held as", ">per device", "work forward", "gradient"],
-        "'samples / 4': each device works on a quarter of the batch; 'features': of the outputs; "
-        "'inner': of the sums",
-    )  # fmt: skip
+        f"Layers (names start with {prefix})" if prefix else "Layers",
+        ["parameter", ">count", "shape", "held as", ">on each", "work forward", "gradient"],
+        "samples: devices share the batch; features: the outputs; inner: the sums",
+    )
+    made.columns[0].min_width = min(30, max((len(x.path) - len(prefix) for x in layers), default=6))
     matrices, vectors = small(layers)
     for x in matrices:
-        made.add_row(
-            x.path, _times(x.count), "x".join(map(str, x.shape)), x.stored, format_bytes(x.held), x.forward,
-            x.backward,
-        )  # fmt: skip
+        shape = "x".join(map(str, x.shape))
+        cells = (str(x.count), shape, x.stored, format_bytes(x.held), x.forward, x.backward)
+        made.add_row(x.path.removeprefix(prefix), *cells)
     groups: dict[tuple[str, str, str], list[Layer]] = {}
     for x in vectors:
         groups.setdefault((x.stored, x.forward, x.backward), []).append(x)
     for (stored, forward, backward), group in groups.items():
-        name = group[0].path if len(group) == 1 else f"vectors: {_endings(group)}"
+        name = group[0].path.removeprefix(prefix) if len(group) == 1 else f"vectors: {_endings(group)}"
         count, held = sum(x.count for x in group), sum(x.held for x in group)
-        made.add_row(name, _times(count), "", stored, format_bytes(held), forward, backward, style="dim")
+        made.add_row(name, str(count), "", stored, format_bytes(held), forward, backward, style="dim")
     return made
 
 
 def _endings(group: Sequence[Layer]) -> str:
     names = dict.fromkeys(".".join(x.path.split(".")[-2:]).removeprefix("*.") for x in group)
-    return shown(names, 3)
+    return shown(names, 2)
 
 
-def _times(count: int) -> str:
-    return str(count)
+def common_prefix(paths: Sequence[str]) -> str:
+    """The modules that all paths start with, with the dot after them."""
+    heads = [path.split(".")[:-1] for path in paths]
+    shared: list[str] = []
+    for parts in zip(*heads, strict=False):
+        if len(set(parts)) > 1 or "*" in parts:
+            break
+        shared.append(parts[0])
+    return ".".join(shared) + "." if shared else ""
 
 
 def traffic_table(traffic: Sequence[Traffic]) -> Table:
@@ -215,18 +225,11 @@ def explanation_parts(explanation: Explanation) -> list[RenderableType]:
     if explanation.flips:
         parts += [heading("What would change the choice"), *map(bullet, map(str, explanation.flips)), Text()]
     elif any(v.seconds < inf for v in explanation.verdicts):
-        parts += [heading("What would change the choice"),
-                  bullet("no bandwidth between 1/256 and 256 times today's makes an alternative better"), Text()]  # fmt: skip
+        parts += [heading("What would change the choice"), bullet(NO_FLIP), Text()]
     whole = plan.search.whole
-    kept = f"operations without a rule, which every device runs whole: {shown(whole)}" if whole else (
-        "every operation of the model has a rule: nothing is kept whole"
-    )  # fmt: skip
-    parts += [
-        heading("The space searched"),
-        bullet(plan.search.space),
-        bullet(kept),
-        bullet(certificate(plan)),
-    ]
+    kept = f"operations without a rule, which every device runs whole: {shown(whole)}" if whole else ALL_KNOWN
+    words = (plan.search.space, kept, certificate(plan))
+    parts += [heading("The space searched"), *map(bullet, words)]
     return parts
 
 
