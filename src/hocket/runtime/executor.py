@@ -94,7 +94,6 @@ class Executor:
 
     def forward(self, inputs: Mapping[str, Tensor], step: int = 0) -> Run:
         """Run up to the loss. `inputs` are this rank's shards by input name; `step` enters dropout's seed."""
-        self.transport.begin_step()
         if self.recorder is not None:
             self.recorder.restart()
         loss, new, kept = self.script.forward([inputs[name] for name in self.order], step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +18,10 @@ from hocket.program.types import Collective
 from hocket.runtime import pack
 from hocket.sharding.mesh import Mesh
 
+ALL_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+GRACE = 5.0
+"""Seconds that ranks which met a broken collective wait for each other's word before they blame someone."""
 REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
@@ -33,30 +38,22 @@ class Transport(Protocol):
     def start(self, call: Collective, tensors: Sequence[Tensor]) -> Pending:
         """Begin a collective on this rank's tensors."""
 
-    def begin_step(self) -> None:
-        """Note for the other ranks that this one has begun another step."""
-
 
 class DistributedTransport:
     """Collectives on torch.distributed, asynchronous, one process group per group of every mesh axis."""
 
     def __init__(self, mesh: Mesh, rank: int, timeout: float = 600.0) -> None:
         self.rank, self.timeout = rank, timeout
-        self.step = 0
         self.groups: dict[tuple[int, ...], Any] = {}
         for axis, size in enumerate(mesh.sizes):
+            if size == 1:
+                continue
             for members in mesh.groups(axis):
-                if size == dist.get_world_size():
-                    self.groups[members] = dist.group.WORLD
-                elif members not in self.groups:
-                    made = dist.new_group(list(members), timeout=timedelta(seconds=timeout))
-                    if rank in members:
-                        self.groups[members] = made
-
-    def begin_step(self) -> None:
-        """Note for the other ranks that this one has begun another step."""
-        self.step += 1
-        _store().set(f"hocket/{self.rank}", str(self.step))
+                if members in self.groups:
+                    continue
+                made = dist.new_group(list(members), timeout=timedelta(seconds=timeout))
+                if rank in members:
+                    self.groups[members] = made
 
     def start(self, call: Collective, tensors: Sequence[Tensor]) -> Pending:
         """Begin a collective; raises RuntimeFault naming the ranks that are missing."""
@@ -76,18 +73,12 @@ class DistributedTransport:
         return Pending(finish)
 
     def _fault(self, call: Collective, error: RuntimeError) -> RuntimeFault:
-        late = []
-        for rank in call.group:
-            try:
-                reached = _store().get(f"hocket/{rank}") if _store().check([f"hocket/{rank}"]) else b"0"
-            except RuntimeError:
-                reached = b"?"
-            if reached != str(self.step).encode():
-                late.append(rank)
+        missing = missing_ranks(self.rank, call.group, min(GRACE, self.timeout))
+        blamed = ", ".join(f"rank {rank}" for rank in missing) or "none, but the connection broke"
         return RuntimeFault(
-            f"rank {self.rank}, {call.kind} of {', '.join(call.inputs)}",
+            f"rank {self.rank}, {call.kind} of {', '.join(call.inputs[:3])}",
             f"every rank of group {list(call.group)} answers within {self.timeout:g} s",
-            f"{'missing or behind: ranks ' + str(late) if late else 'all ranks reached this step'}; {error}",
+            f"missing: {blamed}; {error}",
             "look at the output of those ranks; raise the timeout if they are only slow",
         )
 
@@ -108,7 +99,7 @@ class DistributedTransport:
         sizes = [pack.longest(p, t.shape, d) for t, d, p in places]
         mine = pack.flatten([pack.pad(_wire(t).reshape(-1), n) for t, n in zip(tensors, sizes, strict=True)])
         everyone = mine.new_empty(len(call.group), mine.numel())
-        work = dist.all_gather_into_tensor(everyone.view(-1), mine, self.groups[call.group], async_op=True)
+        work = ALL_GATHER(everyone.view(-1), mine, self.groups[call.group], async_op=True)
 
         def unpack() -> list[Tensor]:
             results, offset = [], 0
@@ -139,9 +130,7 @@ class DistributedTransport:
         everyone = columns[0] if len(columns) == 1 else torch.cat(columns, 1)
         mine = everyone.new_empty(everyone.shape[1])
         group = self.groups[call.group]
-        work = dist.reduce_scatter_tensor(
-            mine, everyone.view(-1), REDUCTIONS[call.reduce], group, async_op=True
-        )
+        work = REDUCE_SCATTER(mine, everyone.view(-1), REDUCTIONS[call.reduce], group, async_op=True)
 
         def unpack() -> list[Tensor]:
             parts = torch.split(mine, sizes)
@@ -176,8 +165,30 @@ class DistributedTransport:
         return self._pending(call, work, unpack)
 
 
-def _store() -> Any:
-    return dist.distributed_c10d._get_default_store()
+def missing_ranks(rank: int, group: Sequence[int], grace: float) -> list[int]:
+    """Ranks to blame for a broken collective, found out by all that met it through the process group's store.
+
+    Every rank that fails says so and whom it misses; whoever of the group has not spoken after `grace`
+    seconds is missing. A rank that fails because of another passes that one on.
+    """
+    store = dist.distributed_c10d._get_default_store()
+    try:
+        store.set(f"hocket/alive/{rank}", "1")
+        end = time.monotonic() + grace
+        silent = [r for r in group if r != rank]
+        while silent and time.monotonic() < end:
+            silent = [r for r in silent if not store.check([f"hocket/alive/{r}"])]
+            if silent:
+                time.sleep(0.05)
+        blamed = set(silent)
+        for other in group:
+            if other != rank and store.check([f"hocket/missing/{other}"]):
+                blamed |= {int(r) for r in store.get(f"hocket/missing/{other}").decode().split(",") if r}
+        blamed = {r for r in blamed if not store.check([f"hocket/alive/{r}"])}
+        store.set(f"hocket/missing/{rank}", ",".join(map(str, sorted(blamed))))
+    except RuntimeError:  # the store is gone with the rank that kept it
+        return [0]
+    return sorted(blamed)
 
 
 def _wire(tensor: Tensor) -> Tensor:
@@ -233,9 +244,6 @@ class ThreadTransport:
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.meeting, self.rank = meeting, rank
         self.count: dict[tuple[int, ...], int] = {}
-
-    def begin_step(self) -> None:
-        """Nothing to note: threads share their fate."""
 
     def start(self, call: Collective, tensors: Sequence[Tensor]) -> Pending:
         """Carry out a collective at once."""

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from hocket.errors import RuntimeFault
 from hocket.graph.types import Graph
 from hocket.program.types import Program
+from hocket.runtime.batch import Sample as Sample
+from hocket.runtime.batch import batch_values
 from hocket.runtime.executor import Executor, shards_of
 from hocket.runtime.shards import put_shard, take_shard
 from hocket.runtime.transport import Meeting, ThreadTransport
 
-Sample = Sequence[Any] | Mapping[str, Any]
-
-NOISE = 1e-5
+NOISE = 1e-3
 """Gradients below this share of the model's largest are measured against that share: some are zero but for
 rounding (a key's bias before a softmax), and have no magnitude of their own."""
 
@@ -48,32 +48,6 @@ def relative_error(found: Tensor, wanted: Tensor) -> float:
     scale = wanted.double().abs().max().item() if wanted.numel() else 0.0
     difference = (found.double() - wanted.double()).abs().max().item() if wanted.numel() else 0.0
     return difference / max(scale, 1e-30) if difference else 0.0
-
-
-def batch_values(graph: Graph, sample: Sample) -> dict[str, Tensor]:
-    """The batch's tensors by input name; raises RuntimeFault where one is missing, or not as captured."""
-    named = sample if isinstance(sample, Mapping) else {str(i): t for i, t in enumerate(sample)}
-    values: dict[str, Tensor] = {}
-    for entry in graph.batch:
-        path, expected = entry.paths[0], graph.types[entry.name]
-        tensor = named.get(path)
-        if not isinstance(tensor, Tensor):
-            raise RuntimeFault(
-                f"batch {path!r}",
-                "is a tensor of the batch that was captured",
-                repr(type(tensor)),
-                f"pass a {expected}",
-            )
-        found = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
-        if found != str(expected):
-            raise RuntimeFault(
-                f"batch {path!r}",
-                "has the shape and type that was captured",
-                f"{found}, not {expected}",
-                "capture and plan again with this batch",
-            )
-        values[entry.name] = tensor
-    return values
 
 
 def model_values(graph: Graph, model: nn.Module) -> dict[str, Tensor]:
