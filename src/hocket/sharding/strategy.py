@@ -40,8 +40,10 @@ class Strategy:
 
 
 def axis_tokens(rule: Rule, operation: Operation, parts: int, segments: Segments) -> tuple[str, ...]:
-    """Tokens that one axis of `parts` positions may take for an operation."""
+    """Tokens that one axis of `parts` positions may take for an operation; nothing is split in one part."""
     tokens = ["R"]
+    if parts == 1:
+        return ("R",)
     for factor in rule.factors:
         if factor.size % parts == 0 and factor.size >= parts:
             tokens.append(factor.name)
@@ -206,7 +208,7 @@ def stored_layouts(
     for dim in range(len(tensor.shape)):
         options += [Split(dim), *(Split(dim, segments=cut) for cut in sorted(cuts.get(dim, ())))]
     layouts = []
-    for placements in product(options, repeat=len(mesh.sizes)):
+    for placements in product(*(options if size > 1 else [REPLICATE] for size in mesh.sizes)):
         layout = Layout(placements)
         if not _clashes([layout]) and divides(layout, tensor.shape, mesh):
             layouts.append(layout)
