@@ -44,7 +44,7 @@ def kernel(op: str) -> Kernel:
     if namespace != "aten" or not overload or found is None:
         raise ProgramError(f"operation {op}", "has a kernel: ATen's by its full name, or one of hocket's own",
                            f"torch {torch.__version__}; own: {', '.join(sorted(_OWN))}")  # fmt: skip
-    return found
+    return getattr(found, "_op", found)  # without the overload's Python layer
 
 
 def _constant(
@@ -139,6 +139,15 @@ def _to_copy(value: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
 _OWN: dict[str, Kernel] = {
     "aten.view.default": torch.reshape,
     "aten._grouped_mm.default": grouped_mm,
+    "aten.add.Tensor": torch.add,
+    "aten.addmm.default": torch.addmm,
+    "aten.bmm.default": torch.bmm,
+    "aten.cat.default": torch.cat,
+    "aten.mm.default": torch.mm,
+    "aten.mul.Tensor": torch.mul,
+    "aten.permute.default": torch.permute,
+    "aten.sub.Tensor": torch.sub,
+    "aten.sum.dim_IntList": torch.sum,
     "aten._to_copy.default": _to_copy,
     "hocket.constant.default": _constant,
     "hocket.addend.default": _addend,
