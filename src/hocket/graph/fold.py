@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hocket.graph.flow import Flow
 from hocket.graph.types import Graph, pattern
 
-ROUNDS = 4
+ROUNDS = 2
 """Refinement rounds: how many hops around an operation must look alike."""
 
 

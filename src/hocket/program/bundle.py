@@ -113,47 +113,69 @@ def _run_ahead(
             group = open_groups[signature] = []
             groups.append(group)
         group.append(chain)
-    starts: dict[int, list[Instruction]] = {}
     needs = [min(c.need for c in group) for group in groups]
-    for number, group in enumerate(groups):
+    starts: dict[int, list[int]] = {}
+    for number in range(len(groups)):
         at = needs[number - 1] if number else 0
-        starts.setdefault(min(at, needs[number]), []).extend(_joined(group, price))
+        starts.setdefault(min(at, needs[number]), []).append(number)
+    home = {name: n for n, g in enumerate(groups) for c in g for i in c.instructions for name in i.outputs}
     result: list[Instruction] = []
+    emitted: set[int] = set()
+
+    def emit(number: int) -> None:
+        if number in emitted:
+            return
+        emitted.add(number)
+        for chain in groups[number]:
+            for name in chain.instructions[0].inputs:
+                if name in home:
+                    emit(home[name])
+        result.extend(_joined(groups[number], price))
+
     for index, instruction in enumerate(part):
-        result += starts.get(index, [])
+        for number in starts.get(index, ()):
+            emit(number)
         if id(instruction) in rest:
             result.append(instruction)
     return result
 
 
 def _chains(part: list[Instruction], early: frozenset[int]) -> tuple[list[_Chain], frozenset[int]]:
-    """The early chains that communicate, and the ids of all instructions that stay where they are."""
+    """The early chains that communicate, and the ids of all instructions that stay where they are.
+
+    A chain ends in a collective that no other early collective reads; where chains share a beginning, the
+    first one has it.
+    """
     maker = {name: i for i in part if id(i) in early for name in i.outputs}
-    needed: dict[str, int] = {}
-    inside: set[str] = set()
-    for index, instruction in enumerate(part):
-        for name in instruction.inputs:
-            needed.setdefault(name, index)
-            if isinstance(instruction, Collective) and id(instruction) in early:
-                inside.add(name)
+    moving = [i for i in part if isinstance(i, Collective) and id(i) in early]
+    feeding = {name for i in moving for name in _sources(i, maker)}
     taken: set[int] = set()
-    chains = []
-    for instruction in part:
-        ends = isinstance(instruction, Collective) and id(instruction) in early
-        if not ends or any(_feeds(name, part, early, inside) for name in instruction.outputs):
+    found: list[list[Instruction]] = []
+    for last in moving:
+        if any(name in feeding for name in last.outputs):
             continue
-        chain: list[Instruction] = [instruction]
-        while chain[0].inputs[0] in maker and id(maker[chain[0].inputs[0]]) not in taken:
-            chain.insert(0, maker[chain[0].inputs[0]])
+        chain: list[Instruction] = [last]
+        while (before := maker.get(chain[0].inputs[0])) is not None and id(before) not in taken:
+            chain.insert(0, before)
         taken.update(id(i) for i in chain)
-        need = min(needed.get(name, len(part) - 1) for i in chain for name in i.outputs if name not in inside)
-        chains.append(_Chain(chain, need))
+        found.append(chain)
+    needed: dict[str, int] = {}
+    for index, instruction in enumerate(part):
+        if id(instruction) not in taken:
+            for name in instruction.inputs:
+                needed.setdefault(name, index)
+    end = len(part) - 1
+    chains = [_Chain(c, min(needed.get(name, end) for i in c for name in i.outputs)) for c in found]
     return chains, frozenset(id(i) for i in part) - taken
 
 
-def _feeds(name: str, part: list[Instruction], early: frozenset[int], inside: set[str]) -> bool:
-    """Whether a value goes into another early collective directly."""
-    return name in inside
+def _sources(instruction: Instruction, maker: dict[str, Instruction]) -> list[str]:
+    """Values that lead to an early collective, its input first."""
+    names, name = [], instruction.inputs[0]
+    while name in maker:
+        names.append(name)
+        name = maker[name].inputs[0]
+    return names
 
 
 def _joined(group: list[_Chain], price: Price) -> list[Instruction]:

@@ -15,10 +15,11 @@ from hocket.graph.recompute import find_blocks, recompute
 from hocket.graph.types import Graph
 from hocket.plan.types import Alternative, Stage
 from hocket.search.anytime import least_memory
+from hocket.search.cones import build_cones
 from hocket.search.ilp import Solution
 from hocket.search.judge import Judgement, judge
 from hocket.search.known import Known, restrict
-from hocket.search.model import MEMORY, Model
+from hocket.search.model import MEMORY
 from hocket.search.pins import Pins
 from hocket.search.problem import Problem, build_problem
 from hocket.search.searchers import SEARCHERS, Searcher
@@ -165,6 +166,8 @@ class _Search:
             sorted({o.op for o, r in zip(graph.operations, problem.rules, strict=True) if not r.known})
         )
         model = restrict(problem, settings.known) if settings.known else problem.model
+        cones = build_cones(model, problem.wishes)
+        model = cones.model
         tight = False
         for attempt in range(4):
             left = max(0.5, self.end - time.monotonic())
@@ -175,7 +178,8 @@ class _Search:
             if solution.choice is None:
                 self._left_behind(case, solution, problem)
                 return solution.infeasible or tight
-            judged = self._offer(case, graph, problem, model, solution)
+            choice = cones.expand(solution.choice)
+            judged = self._offer(case, graph, problem, choice, solution.bound)
             if judged.fits:
                 break
             tight = True
@@ -184,22 +188,22 @@ class _Search:
         return tight or bool(memory > 0.9 * model.limit)
 
     def _offer(
-        self, case: Case, graph: Graph, problem: Problem, model: Model, solution: Solution
+        self, case: Case, graph: Graph, problem: Problem, choice: Sequence[int], bound: float
     ) -> Judgement:
         """Judge an assignment and keep it if it is the best that fits."""
-        stage = problem.stage(solution.choice or ())
+        stage = problem.stage(choice)
         judged = judge(graph, stage, self.cluster, self.settings.optimizer_bytes, problem.prices)
         if not judged.fits:
             self.excess[case] = min(judged.excess, self.excess.get(case, judged.excess))
             reason = f"needs {format_bytes(judged.excess)} more per device"
-            self.found.alternatives.append(Alternative(str(case), inf, solution.bound, reason, stage))
+            self.found.alternatives.append(Alternative(str(case), inf, bound, reason, stage))
         elif judged.seconds < self.found.seconds:
             self._demote()
             self.found.graph, self.found.stage, self.found.case = graph, stage, case
             self.found.judgement = judged
         else:
             self.found.alternatives.append(
-                Alternative(str(case), judged.seconds, solution.bound, "slower", stage)
+                Alternative(str(case), judged.seconds, bound, "slower", stage)
             )
         return judged
 

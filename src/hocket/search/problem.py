@@ -19,6 +19,7 @@ from hocket.graph.flow import Flow, find_flow
 from hocket.graph.fold import Fold, find_fold
 from hocket.graph.types import Graph, TensorType
 from hocket.plan.types import Stage
+from hocket.search.cones import Wish, is_light
 from hocket.search.model import MEMORY, TRAFFIC, WORK, Costs, Model
 from hocket.search.pins import Pins
 from hocket.search.pricing import strategy_seconds
@@ -54,6 +55,7 @@ class Problem:
     segments: Segments
     model: Model
     nodes: list[Node] = field(default_factory=list)
+    wishes: list[Wish] = field(default_factory=list)
     operation_nodes: dict[int, int] = field(default_factory=dict)
     ways: dict[tuple[TensorType, bool], Ways] = field(default_factory=dict)
 
@@ -75,8 +77,9 @@ class Problem:
         """What is searched, in words."""
         return (
             "every even split of every operation that its rule allows, on every mesh axis; operations of "
-            "equal role in repeated blocks are laid out alike; a value is converted to at most one shared "
-            "layout per pass, from which each reader takes its own; operations run in the captured order"
+            "equal role in repeated blocks are laid out alike; operations that only pass dims on follow their "
+            "main operand; a value is converted to at most one shared layout per pass, from which each reader "
+            "takes its own; operations run in the captured order"
         )
 
 
@@ -123,6 +126,7 @@ class _Builder:
         self.stored: dict[int, int] = {}
         self.members: dict[tuple[object, Kind], list[str]] = {}
         self.wanted: dict[TensorType, dict[Layout, None]] = {}
+        self.alike: list[str] = []
         self.counted: dict[tuple[_Port, _Port, TensorType, bool], int] = {}
         self.counts: dict[int, int] = {}
 
@@ -132,8 +136,9 @@ class _Builder:
                 self._operation(index, number)
             self.counts[number] = self.counts.get(number, 0) + 1
         self._inputs()
-        for value in self.graph.types:
-            self._value(value)
+        for alike in self._alike().values():
+            self.alike = alike
+            self._value(alike[0])
         for (kind_value, kind), names in self.members.items():
             number = self.shared[kind_value, kind]
             node = self.p.nodes[number]
@@ -141,6 +146,58 @@ class _Builder:
         for number, place in self.p.operation_nodes.items():
             self.p.model.nodes[place] *= self.counts[number]
         self._edges()
+        self._wishes()
+
+    def _wishes(self) -> None:
+        """Say which operation follows which of its operands: what is light itself before what is heavy."""
+        heavy = set()
+        for index, number in enumerate(self.fold.operations):
+            if not is_light(self.graph.operations[index].kind, self.p.rules[index]):
+                heavy.add(self.p.operation_nodes[number])
+        told: set[int] = set()
+        for index, number in enumerate(self.fold.operations):
+            node = self.p.operation_nodes[number]
+            if node in heavy or node in told:
+                continue
+            told.add(node)
+            operation = self.graph.operations[index]
+            single = len(set(operation.inputs)) == 1
+            order = sorted(dict.fromkeys(operation.inputs), key=lambda n: -self.graph.types[n].elements)
+            leaders = [self._source_node(name, index) for name in order]
+            wanted = [n for n in leaders if n is not None and (single or n not in heavy)]
+            self.p.wishes.append(Wish(node, tuple(wanted)))
+        self._hub_wishes(heavy)
+
+    def _hub_wishes(self, heavy: set[int]) -> None:
+        """A shared conversion that light operations alone would read is none: they follow what is made."""
+        for (key, kind), node in self.shared.items():
+            if kind == "kept":
+                continue
+            value = self.members[key, kind][0]
+            backward = kind == "reused" or value not in self.flow.crossing
+            forward = kind == "used"
+            readers = [
+                *(self.flow.forward_readers[value] if forward else ()),
+                *(self.flow.backward_readers[value] if backward else ()),
+            ]
+            light = all(self.p.operation_nodes[self.fold.operations[r]] not in heavy for r in readers)
+            source = self.shared.get((key, "kept")) if kind == "reused" else None
+            made, _ = self._maker(value)
+            if light and made is not None and value not in self.fold.inputs:
+                self.p.wishes.append(Wish(node, (made.node if source is None else source,)))
+
+    def _source_node(self, value: str, reader: int) -> int | None:
+        """The node that a reader takes a value from."""
+        made, key = self._maker(value)
+        if made is None or value in self.fold.inputs:
+            return None
+        kinds: tuple[Kind, ...] = ("used",)
+        if value in self.flow.crossing and reader >= self.graph.forward:
+            kinds = ("reused", "kept")
+        for kind in kinds:
+            if (key, kind) in self.shared:
+                return self.shared[key, kind]
+        return made.node
 
     def _operation(self, index: int, number: int) -> None:
         operation, rule = self.graph.operations[index], self.p.rules[index]
@@ -182,6 +239,37 @@ class _Builder:
         for size, placement in zip(self.mesh.sizes, layout.placements, strict=True):
             parts *= 1 if str(placement) in ("R", "P") else size
         return tensor.elements / parts
+
+    def _alike(self) -> dict[object, list[str]]:
+        """Values grouped by who makes and who reads them: each group is laid out in one go."""
+        fold, operations = self.fold, self.graph.operations
+        groups: dict[object, list[str]] = {}
+        goals: dict[str, list[int]] = {}
+        for name, result in (*self.graph.gradients, *self.graph.updates):
+            goals.setdefault(result, []).append(fold.inputs[name])
+        makers: dict[str, object] = {name: ("input", number) for name, number in fold.inputs.items()}
+        for index, operation in enumerate(operations):
+            for slot, name in enumerate(operation.outputs):
+                makers[name] = (fold.operations[index], slot)
+
+        def places(value: str, readers: Sequence[int]) -> object:
+            return tuple(
+                (fold.operations[r], p)
+                for r in readers
+                for p, name in enumerate(operations[r].inputs)
+                if name == value
+            )
+
+        for value in self.graph.types:
+            if value in makers:
+                forward = places(value, self.flow.forward_readers[value])
+                backward = places(value, self.flow.backward_readers[value])
+                apart = value in self.flow.early or value in self.flow.late
+                crossing = value in self.flow.crossing
+                ends = tuple(goals.get(value, ()))
+                key = (makers[value], forward, backward, ends, crossing, apart)
+                groups.setdefault(key, []).append(value)
+        return groups
 
     def _value(self, value: str) -> None:
         """Lay the chain made -> used -> (readers, kept -> reused -> readers in the backward pass)."""
@@ -255,7 +343,7 @@ class _Builder:
         return port
 
     def _shared_node(self, value: str, key: object, kind: Kind, ends: list[_Port]) -> _Port:
-        self.members.setdefault((key, kind), []).append(value)
+        self.members.setdefault((key, kind), []).extend(self.alike)
         number = self.shared.get((key, kind))
         if number is None:
             found = dict.fromkeys(layout for end in ends for layout in end.layouts)
@@ -273,10 +361,10 @@ class _Builder:
         each = tensor.bytes / max(1, tensor.elements)
         sizes = np.array([self._elements(o, tensor) * each for o in port.layouts])
         costs = self.p.model.nodes[port.node]
-        costs[MEMORY] += sizes
+        costs[MEMORY] += sizes * len(self.alike)
         if value in self.fold.inputs:
             own = np.array([self._elements(o, tensor) * each for o in made.layouts])
-            self.p.model.nodes[made.node][MEMORY] -= own
+            self.p.model.nodes[made.node][MEMORY] -= own * len(self.alike)
             penalty = np.where(sizes[None, :] < own[:, None] - 0.5, inf, 0.0)
             self.p.model.add_edge(made.node, port.node, np.stack([penalty, np.zeros_like(penalty)]))
         return port
@@ -287,7 +375,7 @@ class _Builder:
 
     def _count(self, source: _Port, reader: _Port, tensor: TensorType, value: str) -> None:
         key = (source, reader, tensor, value in self.flow.early or value in self.flow.late)
-        self.counted[key] = self.counted.get(key, 0) + 1
+        self.counted[key] = self.counted.get(key, 0) + len(self.alike)
         self.wanted.setdefault(tensor, {}).update(dict.fromkeys((*source.layouts, *reader.layouts)))
 
     def _edges(self) -> None:
