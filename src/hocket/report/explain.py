@@ -59,7 +59,7 @@ def build_explanation(plan: Plan, others: Sequence[Alternative] = (), flips: boo
         traffic=traffic_shares(plan, program, timeline),
         exposed=exposed_total(timeline, rank),
         microbatch=timeline.seconds,
-        flips=find_flips(plan) if flips else (),
+        flips=find_flips(plan, others) if flips else (),
     )
 
 

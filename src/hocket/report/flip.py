@@ -13,7 +13,7 @@ from typing import Literal
 from hocket.cluster.types import Cluster, Link
 from hocket.cost.prices import MeshPrices
 from hocket.graph.types import Graph
-from hocket.plan.types import Plan, Stage
+from hocket.plan.types import Alternative, Plan, Stage
 from hocket.program.types import Collective, Program
 from hocket.search.judge import judge
 from hocket.simulate.engine import simulate
@@ -82,12 +82,16 @@ def _priced(program: Program, prices: MeshPrices) -> Program:
     return replace(program, instructions=instructions)
 
 
-def find_flips(plan: Plan, most: int = 3) -> tuple[Flip, ...]:
-    """Where, on each kind of link, the best alternatives that carry a stage become the better plan."""
+def find_flips(plan: Plan, others: Sequence[Alternative] = (), most: int = 4) -> tuple[Flip, ...]:
+    """Where, on each kind of link, the best alternatives that carry a stage become the better plan.
+
+    `others` are alternatives beside those of the plan's own search.
+    """
+    operations = len(plan.graph.operations)
     candidates = [
         a
-        for a in plan.search.alternatives
-        if a.stage and len(a.stage.strategies) == len(plan.graph.operations)
+        for a in sorted((*plan.search.alternatives, *others), key=lambda a: a.seconds)
+        if a.stage and len(a.stage.strategies) == operations
     ]
     places: list[Where] = ["network"] if len(plan.cluster.machines) > 1 else []
     if any(machine.count > 1 for machine in plan.cluster.machines):

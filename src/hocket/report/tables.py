@@ -212,7 +212,7 @@ def plan_parts(explanation: Explanation) -> list[RenderableType]:
     title = Text.assemble(
         (plan.graph.name or "model", "bold green"), " on ", (cluster_words(plan.cluster), "bold")
     )
-    return [title, Text(), summary(plan), Text(), layers_table(explanation.layers),
+    return [title, Text(), summary(plan), Text(), layers_table(explanation.layers), Text(),
             traffic_table(explanation.traffic)]  # fmt: skip
 
 

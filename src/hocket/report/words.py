@@ -77,10 +77,10 @@ PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "embedding", "embedding_d
 
 
 def joined(parts: Mapping[str, int]) -> str:
-    """`samples / 4, features / 2` of the parts' words."""
+    """`samples/4, features/2` of the parts' words."""
     if not parts:
         return "-"
-    return ", ".join(w if w == "all alike" else f"{w} / {n}" for w, n in parts.items())
+    return ", ".join(w if w == "all alike" else f"{w}/{n}" for w, n in parts.items())
 
 
 def mesh_words(mesh: Mesh) -> str:

@@ -1,0 +1,125 @@
+"""`hocket plan`: find the best plan, show it, save it, hold it against layouts picked by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hocket.cli.options import ModelOptions, read_cluster, read_model, read_seconds, read_share
+from hocket.cli.progress import watched
+
+if TYPE_CHECKING:
+    from hocket.graph.types import Graph
+    from hocket.plan.types import Plan
+
+Model = Annotated[
+    str, typer.Argument(help="hf:NAME (as hf:gpt2), tiny:NAME, or file.py:function", metavar="MODEL")
+]
+Batch = Annotated[int, typer.Option(min=1, help="Samples in a microbatch, of all devices together.")]
+Sequence_ = Annotated[int | None, typer.Option("--sequence", min=1, help="Tokens per sample.")]
+Layers = Annotated[int | None, typer.Option(min=1, help="Number of layers, instead of the model's own.")]
+Dtype = Annotated[str, typer.Option(help="Element type of the parameters, as bfloat16.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="A value of the model's configuration, as hidden=1024.")
+]
+ClusterText = Annotated[
+    str, typer.Option("--cluster", "-c", help="A file, local:4, H100x8, or H100x2x8 (2 machines of 8).")
+]
+Network = Annotated[str, typer.Option(help="Bandwidth between machines, as '100 Gbit/s'.")]
+
+
+def plan(
+    model: Model,
+    cluster: ClusterText,
+    batch: Batch = 8,
+    sequence: Sequence_ = None,
+    layers: Layers = None,
+    dtype: Dtype = "float32",
+    settings: Settings = None,
+    network: Network = "",
+    calibration: Annotated[
+        Path | None, typer.Option(help="What `hocket probe` measured (local: clusters).")
+    ] = None,
+    microbatches: Annotated[
+        int, typer.Option("--microbatches", "-m", min=1, help="Microbatches in a step.")
+    ] = 1,
+    budget: Annotated[str, typer.Option(help="Longest time to search, as 10s or '2 min'.")] = "",
+    search: Annotated[str, typer.Option(help="auto, ilp, greedy or exhaustive.")] = "auto",
+    like: Annotated[
+        list[str] | None, typer.Option(help="Also judge a layout picked by hand, as tp=2,dp=2,zero=3.")
+    ] = None,
+    pin: Annotated[
+        list[str] | None,
+        typer.Option(help="Keep a layout (h.*.c_fc.weight=split(0)) or the mesh (mesh=4x2)."),
+    ] = None,
+    gap: Annotated[str, typer.Option(help="Stop when proven to be this near to the best.")] = "2%",
+    optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam or adam-mixed (its memory).")] = "adam",
+    seed: Annotated[int, typer.Option(help="Seed of searchers that draw.")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")
+    ] = None,
+) -> None:
+    """Find the best plan for a model on a cluster, with a proof of how good it is."""
+    from rich.console import Console
+
+    seconds = read_seconds(budget, "budget") if budget else inf
+    share = read_share(gap, "gap")
+    machines = read_cluster(cluster, network, calibration)
+    graph = captured(model, ModelOptions(batch, sequence, layers, dtype, settings or []))
+
+    def find(title: str, like: str = "") -> Plan:
+        from hocket import api
+
+        return watched(
+            title,
+            lambda watcher, stop: api.plan(
+                graph, machines, search=search, pins=pin or [], budget=seconds, microbatches=microbatches,
+                optimizer=optimizer, like=like, gap=share, watcher=watcher, stop=stop, seed=seed,
+            ),
+        )  # fmt: skip
+
+    best = find("planning")
+    from hocket.report.explain import build_explanation
+    from hocket.report.tables import plan_parts
+
+    console = Console(highlight=False)
+    for part in plan_parts(build_explanation(best, flips=False)):
+        console.print(part)
+    if like:
+        from hocket.report.compare import comparison_parts
+
+        others = _picked(like, find)
+        for part in comparison_parts(best, others):
+            console.print(part)
+    if output is not None:
+        best.save(output)
+        console.print(f"written to {output}; see hocket explain {output}", soft_wrap=True)
+
+
+def _picked(like: list[str], find: Callable[[str, str], Plan]) -> list[tuple[str, Plan | str]]:
+    """Plans of layouts picked by hand, or why one has none."""
+    from hocket.errors import MemoryLimitError
+
+    found: list[tuple[str, Plan | str]] = []
+    for text in like:
+        try:
+            found.append((text, find(f"planning {text}", text)))
+        except MemoryLimitError as error:
+            found.append((text, error.values))
+    return found
+
+
+def captured(model: str, options: ModelOptions) -> Graph:
+    """The graph of a model by name; raises CaptureError."""
+
+    def work(*_: object) -> Graph:
+        from hocket import api
+
+        module, sample = read_model(model, options)
+        return api.capture(module, sample)
+
+    return watched(f"capturing {model}", work)
