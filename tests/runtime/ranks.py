@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from hocket.errors import HocketError
 from hocket.plan.types import Plan
+from hocket.runtime.checkpoint import load, save
 from hocket.runtime.module import Parallel, parallelize
 from hocket.runtime.shards import put_shard
 
@@ -136,3 +138,41 @@ def fail(rank: int) -> int:
         raise ValueError("this rank fails on purpose")
     dist.barrier()
     return dist.get_rank()
+
+
+def adam(module: torch.nn.Module) -> torch.optim.Optimizer:
+    decayed = [p for p in module.parameters() if p.dim() > 1]
+    plain = [p for p in module.parameters() if p.dim() == 1]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "lr": 0.003}]
+    return torch.optim.AdamW(groups, lr=0.01, betas=(0.8, 0.95))
+
+
+def save_after(plan: Plan, steps: int, path: Path) -> list[float]:
+    """Losses of two more steps after a checkpoint was saved."""
+    module = parallelize(small(), plan, Builder(plan))
+    optimizer = adam(module)
+    _steps(module, optimizer, 0, steps)
+    save(path, module, optimizer, {"epoch": 7})
+    return _steps(module, optimizer, steps, steps + 2)
+
+
+def load_and_go_on(plan: Plan, steps: int, path: Path) -> tuple[list[float], dict[str, Any]]:
+    """The same two steps by ranks that load the checkpoint into another model."""
+    module = parallelize(small(seed=99), plan, Builder(plan))
+    optimizer = torch.optim.AdamW([dict(g) for g in adam(module).param_groups], lr=0.5)
+    extra = load(path, module, optimizer)
+    return _steps(module, optimizer, steps, steps + 2), {
+        **extra,
+        "seen": whole_state(module)["seen"].tolist(),
+    }
+
+
+def _steps(module: Parallel, optimizer: torch.optim.Optimizer, first: int, end: int) -> list[float]:
+    losses = []
+    for step in range(first, end):
+        optimizer.zero_grad()
+        loss = module(*batch(step))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hocket.cli.options import read_seconds
-from hocket.cli.progress import watched
+from hocket.cli.progress import screen, watched
 
 PlanFile = Annotated[Path, typer.Argument(help="A file that `hocket plan -o` wrote.", metavar="PLAN")]
 
@@ -24,14 +24,12 @@ def explain(
     budget: Annotated[str, typer.Option(help="Longest time for those, as 10s.")] = "20s",
 ) -> None:
     """Say why these layouts: the alternatives, where time and memory go, what would change the choice."""
-    from rich.console import Console
-
     from hocket.plan.file import load_plan
     from hocket.report.explain import build_explanation
     from hocket.report.tables import explanation_parts
 
     loaded = load_plan(plan)
-    console = Console(highlight=False)
+    console = screen()
     if parameter:
         from hocket.report.parameter import parameter_parts
 
@@ -61,8 +59,6 @@ def simulate(
     every: Annotated[bool, typer.Option("--all", help="Simulate every rank, not one per kind.")] = False,
 ) -> None:
     """Show the predicted timeline of a plan."""
-    from rich.console import Console
-
     from hocket.plan.file import load_plan
     from hocket.report.explain import predict
     from hocket.report.streams import stream_parts
@@ -71,7 +67,7 @@ def simulate(
     loaded = load_plan(plan)
     ranks = list(loaded.stage.mesh.ranks) if every else None
     _, timeline = watched("simulating", lambda *_: predict(loaded, ranks))
-    console = Console(highlight=False)
+    console = screen()
     for part in stream_parts(loaded, timeline):
         console.print(part)
     if trace is not None:

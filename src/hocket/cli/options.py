@@ -96,11 +96,17 @@ def read_model(text: str, options: ModelOptions) -> Loaded:
     """The model and sample of `hf:NAME`, `tiny:NAME` or `file.py:function`; raises CaptureError."""
     from hocket.capture.models import load_model, tiny
 
+    settings = read_settings(options.settings)
+    if not text.startswith("hf:") and (settings or options.layers or options.sequence):
+        raise CaptureError(
+            f"model {text}", "has the sizes that it was written with", "--set, --layers or --sequence",
+            "use these with hf: models",
+        )  # fmt: skip
     if text.startswith("tiny:"):
         return tiny(text.removeprefix("tiny:"))
     return load_model(
         text, layers=options.layers, batch=options.batch, sequence=options.sequence, dtype=options.dtype,
-        **read_settings(options.settings),
+        **settings,
     )  # fmt: skip
 
 
@@ -129,9 +135,9 @@ def _value(text: str) -> bool | int | float | str:
 def read_seconds(text: str, what: str) -> float:
     """Seconds of `10s`, `2 min` or a bare number of seconds; raises UnitError naming `what`."""
     try:
-        return parse_seconds(float(text), what)
-    except ValueError:
-        return parse_seconds(text, what)
+        return parse_seconds(_value(text) if text else text, what)
+    except UnitError as error:
+        raise UnitError(what, error.rule, error.values, "write it as 10s or '2 min'") from None
 
 
 def read_share(text: str, what: str) -> float:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hocket.cli.options import ModelOptions, read_cluster, read_model, read_seconds, read_share
-from hocket.cli.progress import watched
+from hocket.cli.progress import screen, watched
 
 if TYPE_CHECKING:
+    from hocket.cluster.types import Cluster
     from hocket.graph.types import Graph
     from hocket.plan.types import Plan
 
@@ -64,11 +65,10 @@ def plan(
     ] = None,
 ) -> None:
     """Find the best plan for a model on a cluster, with a proof of how good it is."""
-    from rich.console import Console
-
     seconds = read_seconds(budget, "budget") if budget else inf
     share = read_share(gap, "gap")
     machines = read_cluster(cluster, network, calibration)
+    check_like(like or [], machines)
     graph = captured(model, ModelOptions(batch, sequence, layers, dtype, settings or []))
 
     def find(title: str, like: str = "") -> Plan:
@@ -86,7 +86,7 @@ def plan(
     from hocket.report.explain import build_explanation
     from hocket.report.tables import plan_parts
 
-    console = Console(highlight=False)
+    console = screen()
     for part in plan_parts(build_explanation(best, flips=False)):
         console.print(part)
     if like:
@@ -111,6 +111,14 @@ def _picked(like: list[str], find: Callable[[str, str], Plan]) -> list[tuple[str
         except MemoryLimitError as error:
             found.append((text, error.values))
     return found
+
+
+def check_like(texts: list[str], machines: Cluster) -> None:
+    """Raise PlanError for a layout picked by hand that cannot be on so many devices."""
+    from hocket.search.known import Known
+
+    for text in texts:
+        Known.parse(text, machines.size)
 
 
 def captured(model: str, options: ModelOptions) -> Graph:

@@ -13,6 +13,16 @@ T = TypeVar("T")
 Watcher = Callable[[str, int, int, str], None]
 
 
+PIPED_WIDTH = 100
+"""Columns of output that goes to a file or a pipe."""
+
+
+def screen() -> Console:
+    """Standard output: as wide as the terminal, or of PIPED_WIDTH columns."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=PIPED_WIDTH)
+
+
 def watched(title: str, work: Callable[[Watcher, threading.Event], T]) -> T:
     """Run `work` in a thread under a progress display on stderr; its result or its error.
 

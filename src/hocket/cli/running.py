@@ -10,7 +10,7 @@ import typer
 from hocket.cli.explaining import PlanFile
 from hocket.cli.options import ModelOptions, read_model
 from hocket.cli.planning import Batch, Dtype, Layers, Model, Sequence_, Settings
-from hocket.cli.progress import watched
+from hocket.cli.progress import screen, watched
 
 if TYPE_CHECKING:
     from hocket.capture.models import Loaded
@@ -29,8 +29,6 @@ def verify(
     tolerance: Annotated[float, typer.Option(help="Largest relative error that passes.")] = 1e-4,
 ) -> None:
     """Run all ranks of a plan in this process and compare loss and gradients with the unsplit step."""
-    from rich.console import Console
-
     from hocket.plan.file import load_plan
     from hocket.report.checks import report_parts
 
@@ -43,7 +41,7 @@ def verify(
         return api.verify(module, sample, loaded)
 
     report = watched("running all ranks", work)
-    console = Console(highlight=False)
+    console = screen()
     for part in report_parts(report, tolerance):
         console.print(part)
     if not report.worst <= tolerance:
@@ -99,8 +97,6 @@ def probe(
     device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda where there is one.")] = None,
 ) -> None:
     """Measure what processes on this machine reach, for `hocket plan --calibration`."""
-    from rich.console import Console
-
     from hocket.report.checks import calibration_parts
 
     def work(watcher: Any, _: object) -> Any:
@@ -110,7 +106,7 @@ def probe(
 
     calibration = watched("measuring", work)
     calibration.save(output)
-    console = Console(highlight=False)
+    console = screen()
     for part in calibration_parts(calibration):
         console.print(part)
     console.print(

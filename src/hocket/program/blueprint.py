@@ -36,23 +36,25 @@ class Blueprint:
     strategies: tuple[Strategy, ...]
     flow: Flow
     prices: Prices
-    ways: dict[tuple[TensorType, Layout, Layout], Ways] = field(default_factory=dict)
+    ways: dict[TensorType, Ways] = field(default_factory=dict)
 
     def steps(self, name: str, source: Layout, target: Layout) -> tuple[Step, ...]:
         """Cheapest steps for a value from one layout to another; raises LayoutError where there are none."""
         if source == target:
             return ()
         tensor = self.graph.types[name]
-        key = (tensor, source, target)
-        if key not in self.ways:
-            self.ways[key] = find_ways(tensor, self.stage.mesh, (source, target), self.prices.collective)
-        if self.ways[key].cost(source, target) == float("inf"):
+        ways = self.ways.get(tensor)
+        if ways is None or not (source in ways.index and target in ways.index):
+            wanted = (*(ways.layouts if ways else ()), source, target)
+            ways = find_ways(tensor, self.stage.mesh, wanted, self.prices.collective)
+            self.ways[tensor] = ways
+        if ways.cost(source, target) == float("inf"):
             raise LayoutError(
                 name,
                 "a value can be brought from the layout it has to the one that is needed",
                 f"{source} -> {target} of {tensor} on mesh {self.stage.mesh}",
             )
-        return self.ways[key].steps(source, target)
+        return ways.steps(source, target)
 
 
 def blueprint(graph: Graph, stage: Stage, prices: Prices) -> Blueprint:

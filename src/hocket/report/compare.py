@@ -56,7 +56,7 @@ def comparison_parts(best: Plan, others: Sequence[tuple[str, Plan | str]]) -> li
     )
     for text, plan in others:
         if isinstance(plan, str):
-            made.add_row(text, "does not fit", "", "", plan, style="dim")
+            made.add_row(text, "-", "-", "-", "does not fit", style="dim")
             continue
         slower = plan.seconds / best.seconds - 1
         made.add_row(
@@ -65,7 +65,9 @@ def comparison_parts(best: Plan, others: Sequence[tuple[str, Plan | str]]) -> li
         )  # fmt: skip
     parts: list[RenderableType] = [Text(), made]
     for text, plan in others:
-        if not isinstance(plan, str):
+        if isinstance(plan, str):
+            parts.append(Text.assemble((text, "bold"), f" does not fit: {plan}\n"))
+        else:
             parts += _told(best, text, plan)
     return parts
 

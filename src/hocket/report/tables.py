@@ -90,7 +90,7 @@ def step_words(plan: Plan) -> str:
 def certificate(plan: Plan) -> str:
     """The proven bound in words."""
     if plan.lower_bound <= 0:
-        return "no bound: this search method proves none"
+        return "no bound" + ("" if plan.search.complete else ": the search ended before it had one")
     bound = format_seconds(plan.lower_bound)
     if plan.gap < 5e-4:
         return f"optimal: no plan of the space searched takes less than {bound}"
@@ -120,14 +120,14 @@ def layers_table(layers: Sequence[Layer]) -> Table:
     prefix = common_prefix([x.path for x in layers])
     made = table(
         f"Layers (names start with {prefix})" if prefix else "Layers",
-        ["parameter", ">count", "shape", "held as", ">on each", "work forward", "gradient"],
-        "samples: devices share the batch; features: the outputs; inner: the sums",
+        ["parameter", ">count", "shape", "held as", ">on each", "work shared by"],
+        "samples: of the batch; features: of the outputs; inner: of the sums; all alike: not shared",
     )
     made.columns[0].min_width = min(30, max((len(x.path) - len(prefix) for x in layers), default=6))
     matrices, vectors = small(layers)
     for x in matrices:
         shape = "x".join(map(str, x.shape))
-        cells = (str(x.count), shape, x.stored, format_bytes(x.held), x.forward, x.backward)
+        cells = (str(x.count), shape, x.stored, format_bytes(x.held), work(x.forward, x.backward))
         made.add_row(x.path.removeprefix(prefix), *cells)
     groups: dict[tuple[str, str, str], list[Layer]] = {}
     for x in vectors:
@@ -135,13 +135,18 @@ def layers_table(layers: Sequence[Layer]) -> Table:
     for (stored, forward, backward), group in groups.items():
         name = group[0].path.removeprefix(prefix) if len(group) == 1 else f"vectors: {_endings(group)}"
         count, held = sum(x.count for x in group), sum(x.held for x in group)
-        made.add_row(name, str(count), "", stored, format_bytes(held), forward, backward, style="dim")
+        made.add_row(name, str(count), "", stored, format_bytes(held), work(forward, backward), style="dim")
     return made
 
 
 def _endings(group: Sequence[Layer]) -> str:
     names = dict.fromkeys(".".join(x.path.split(".")[-2:]).removeprefix("*.") for x in group)
     return shown(names, 2)
+
+
+def work(forward: str, gradient: str) -> str:
+    """How the forward is divided, and the gradient where that differs."""
+    return forward if gradient in (forward, "-") else f"{forward}; gradient {gradient}"
 
 
 def common_prefix(paths: Sequence[str]) -> str:

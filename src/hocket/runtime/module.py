@@ -71,7 +71,8 @@ class Parallel(nn.Module):
     """One rank's shards under the model's own parameter names, and the whole step as its forward.
 
     `loss = module(*batch)` takes the whole batch on every rank, by position or keyword as it was captured,
-    and gives the whole step's loss, the same on all ranks. `step` runs all microbatches. `timeline` is what
+    and gives the whole step's loss, the same on all ranks. `step` runs all microbatches. `steps` counts the
+    forward passes so far, from which dropout draws. `timeline` is what
     the last step measured, where it was made with `record`.
     """
 
@@ -79,7 +80,7 @@ class Parallel(nn.Module):
         super().__init__()
         self._plan, self._executor, self._transport = plan, executor, transport
         self._held = {path: entry for entry in held for path in entry.paths}
-        self._count = 0
+        self.steps = 0
         for entry in held:
             for path in entry.paths:
                 self._install(path, entry)
@@ -143,7 +144,7 @@ class Parallel(nn.Module):
 
     def _forward(self, batch: dict[str, Tensor]) -> tuple[Tensor, Run | None]:
         self._check_mode()
-        self._count += 1
+        self.steps += 1
         parameters = [self._values[name] for name in self._trained]
         keep = torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
         if not keep:
@@ -163,7 +164,7 @@ class Parallel(nn.Module):
         for name in self._copied:
             values[name] = values[name].clone()
         with torch.no_grad():
-            run = self._executor.forward(values, self._count)
+            run = self._executor.forward(values, self.steps)
             for name, new in run.updates.items():
                 self._values[name].copy_(new)
         return run

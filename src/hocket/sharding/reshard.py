@@ -112,16 +112,13 @@ class Ways:
 
 
 def all_layouts(tensor: TensorType, mesh: Mesh, wanted: Sequence[Layout]) -> tuple[Layout, ...]:
-    """The layouts a way may pass through: every even split by a dim or segments that `wanted` mentions,
-    or by the tensor's first dim that all axes divide (for hierarchical all-reduces)."""
-    options: dict[Placement, None] = {REPLICATE: None, PARTIAL: None}
+    """The layouts a way may pass through: every even split by a dim, and what `wanted` mentions besides."""
+    options: dict[Placement, None] = {REPLICATE: None}
+    if any(layout.has_partial for layout in wanted):
+        options[PARTIAL] = None
+    options.update((Split(dim), None) for dim in range(len(tensor.shape)))
     for layout in wanted:
         options.update(dict.fromkeys(layout.placements))
-    whole = next((d for d, n in enumerate(tensor.shape) if n and n % mesh.devices == 0), None)
-    if whole is not None:
-        options[Split(whole)] = None
-    if not any(layout.has_partial for layout in wanted):
-        del options[PARTIAL]
     found = dict.fromkeys(wanted)
     for placements in product(options, repeat=len(mesh.sizes)):
         layout = Layout(placements)
