@@ -9,27 +9,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hocket.search.ilp import solve
-from hocket.search.model import MEMORY, Model
+from hocket.search.anytime import solve_model
+from hocket.search.model import MEMORY, ROWS, TIMES, Model
 from hocket.search.reduce import reduce_model
 
 
-def random_model(seed: int, with_memory: bool = True, with_traffic: bool = True) -> Model:
+def random_model(seed: int) -> Model:
     rng = np.random.default_rng(seed)
-    model = Model(overlap=float(rng.choice([0.0, 0.4, 1.0])))
+    model = Model()
     sizes = rng.integers(1, 5, size=rng.integers(2, 7))
     for u, size in enumerate(sizes):
-        costs = rng.integers(0, 20, size=(3, size)).astype(float)
-        costs[1] = 0.0
-        if not with_memory or rng.random() < 0.5:
-            costs[MEMORY] = 0.0
+        costs = rng.integers(0, 20, size=(ROWS, size)).astype(float)
+        costs[[1, 3]] = 0.0
+        if rng.random() < 0.5:
+            costs[[2, MEMORY]] = 0.0
         model.add_node(f"n{u}", costs)
     for _ in range(2 * len(sizes)):
         u, v = (int(n) for n in rng.integers(0, len(sizes), size=2))
-        costs = rng.integers(0, 20, size=(2, sizes[u], sizes[v])).astype(float)
-        costs[0 if with_traffic and rng.random() < 0.3 else 1] = 0.0
+        costs = rng.integers(0, 20, size=(TIMES, sizes[u], sizes[v])).astype(float)
+        costs[1:] *= rng.random() < 0.4
         if u != v:
             costs[0][rng.random(costs[0].shape) < 0.1] = inf
-            costs[1][np.isinf(costs[0])] = 0.0
         model.add_edge(u, v, costs)
     return model
 
@@ -81,3 +81,21 @@ def test_least_memory(seed: int) -> None:
         assert solution.bound == pytest.approx(best, abs=1e-6)
     else:
         assert solution.infeasible
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9))
+def test_the_anytime_search_keeps_its_bound_and_finds_the_optimum(seed: int) -> None:
+    model = random_model(seed)
+    memories = sorted({float(model.totals(c)[MEMORY]) for c in assignments(model)})
+    model.limit = memories[len(memories) // 2] + 1.0
+    best = min(model.seconds(c) for c in assignments(model))
+    solution = solve_model(model, gap=0.001)
+    assert solution.bound <= best * (1 + 1e-6) + 1e-6
+    if best < inf:
+        assert solution.choice is not None
+        found = model.seconds(solution.choice)
+        assert found >= best * (1 - 1e-9)
+        assert found <= best * 1.2 + 1e-6
+    else:
+        assert solution.choice is None

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from hocket.cluster.presets import LINKS, PRESETS
-from hocket.cluster.types import Cluster, CollectiveFit, Curve, Device, Link, Machine
+from hocket.cluster.types import GPU_OVERLAP, Cluster, CollectiveFit, Curve, Device, Link, Machine
 from hocket.errors import ClusterError, FileError, UnitError
 from hocket.units import Quantity, parse_bandwidth, parse_bytes, parse_rate, parse_seconds
 
@@ -75,7 +75,7 @@ class ClusterEntry(msgspec.Struct, forbid_unknown_fields=True):
     machines: list[MachineEntry]
     name: str = ""
     network: Quantity | LinkEntry | None = None
-    overlap: float = 1.0
+    overlap: float = GPU_OVERLAP
     memory_reserve: float = 0.1
     collectives: list[CollectiveEntry] = []
 
@@ -147,9 +147,7 @@ def cluster_from_dict(values: Mapping[str, Any], source: str = "cluster") -> Clu
                 )
         if entry.network is None:
             if len(machines) > 1:
-                raise ClusterError(
-                    "network", "several machines have a network", "none", "add 'network: 10 Gbit/s'"
-                )
+                raise ClusterError("network", "several machines have a network", "none", "add 'network: 10 Gbit/s'")
             network = Link(10e9 / 8, 50e-6, "machine")
         else:
             network = _link(entry.network, "network", Link(0, 50e-6, "machine"))
@@ -191,13 +189,9 @@ def _machines(entry: MachineEntry, key: str) -> tuple[Machine, ...]:
 def _link(entry: Quantity | LinkEntry, key: str, usual: Link) -> Link:
     """The link of an entry; a bare bandwidth takes the rest from the usual one."""
     if not isinstance(entry, LinkEntry):
-        return replace(
-            usual, bandwidth=_positive(entry, key), per="machine" if key == "network" else "device"
-        )
+        return replace(usual, bandwidth=_positive(entry, key), per="machine" if key == "network" else "device")
     per = entry.per or ("machine" if key == "network" else "device")
-    return Link(
-        _positive(entry.bandwidth, f"{key}.bandwidth"), parse_seconds(entry.latency, f"{key}.latency"), per
-    )
+    return Link(_positive(entry.bandwidth, f"{key}.bandwidth"), parse_seconds(entry.latency, f"{key}.latency"), per)
 
 
 def _positive(value: Quantity, key: str) -> float:
@@ -243,9 +237,7 @@ def _device_changes(entry: DeviceEntry, key: str) -> dict[str, Any]:
     if entry.flops_per_second is not None:
         rates = {d: parse_rate(r, f"{key}.flops_per_second.{d}") for d, r in entry.flops_per_second.items()}
         if not rates or min(rates.values()) == 0:
-            raise ClusterError(
-                f"{key}.flops_per_second", "names at least one dtype, all above zero", str(rates)
-            )
+            raise ClusterError(f"{key}.flops_per_second", "names at least one dtype, all above zero", str(rates))
         changes["flops_per_second"] = tuple(rates.items())
     if entry.bandwidth is not None:
         changes["bandwidth"] = _positive(entry.bandwidth, f"{key}.bandwidth")

@@ -14,7 +14,7 @@ class Flow:
     `early` values depend on parameters, buffers and batch alone through operations of one input, so their
     communication can run ahead of the computation; `late` values only lead to gradients or buffers that
     leave the step, so theirs can run behind it. `forward_readers` and `backward_readers` are operation
-    indices per value; `crossing` values are made before the backward pass and read in it.
+    indices per value; `forward_made` values exist before the backward pass, `crossing` ones are read in it.
     """
 
     early: frozenset[str]
@@ -22,6 +22,7 @@ class Flow:
     forward_readers: dict[str, tuple[int, ...]]
     backward_readers: dict[str, tuple[int, ...]]
     crossing: frozenset[str]
+    forward_made: frozenset[str]
     leaving: frozenset[str]
 
 
@@ -47,4 +48,4 @@ def find_flow(graph: Graph) -> Flow:
     made_forward = {i.name for i in graph.inputs}
     made_forward |= {name for op in graph.operations[: graph.forward] for name in op.outputs}
     crossing = {name for name in made_forward if backward[name]}
-    return Flow(frozenset(early), frozenset(late), forward, backward, frozenset(crossing), frozenset(leaving))
+    return Flow(frozenset(early), frozenset(late), forward, backward, frozenset(crossing), frozenset(made_forward), frozenset(leaving))

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from hocket.program.types import Collective, Compute, Instruction, Program
 
 Price = Callable[[str, int, int], float]
+AHEAD = 2
+"""Bundles of parameters that are under way before the one that is needed: FSDP2 keeps one or two."""
 BUNDLED = frozenset({"all_gather", "reduce_scatter", "all_reduce"})
 
 
@@ -116,7 +118,7 @@ def _run_ahead(
     needs = [min(c.need for c in group) for group in groups]
     starts: dict[int, list[int]] = {}
     for number in range(len(groups)):
-        at = needs[number - 1] if number else 0
+        at = needs[number - AHEAD] if number >= AHEAD else 0
         starts.setdefault(min(at, needs[number]), []).append(number)
     home = {name: n for n, g in enumerate(groups) for c in g for i in c.instructions for name in i.outputs}
     result: list[Instruction] = []

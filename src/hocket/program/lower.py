@@ -51,12 +51,8 @@ class _Lowering:
         for index in range(graph.forward, len(graph.operations)):
             self._operation(index)
         gradients = tuple((p, self._value(v, stored[p], backward=True)) for p, v in graph.gradients)
-        shards = tuple(
-            Shard(i.name, stored[i.name], self._intervals(stored[i.name], i.name)) for i in graph.inputs
-        )
-        return Program(
-            self.rank, self.mesh, shards, tuple(self.out), forward, self.types, loss, gradients, updates
-        )
+        shards = tuple(Shard(i.name, stored[i.name], self._intervals(stored[i.name], i.name)) for i in graph.inputs)
+        return Program(self.rank, self.mesh, shards, tuple(self.out), forward, self.types, loss, gradients, updates)
 
     def _intervals(self, layout: Layout, value: str) -> tuple[tuple[Interval, ...], ...]:
         key = (layout, self.graph.types[value].shape)
@@ -82,9 +78,7 @@ class _Lowering:
         for value, layout in zip(operation.outputs, strategy.outputs, strict=True):
             self._define(value, layout)
         bound = operation.with_inputs(names)
-        here = local_operation(
-            bound, [self.types[n] for n in names], [self.types[n] for n in operation.outputs]
-        )
+        here = local_operation(bound, [self.types[n] for n in names], [self.types[n] for n in operation.outputs])
         if strategy.recipes:
             self._recipe(index, here)
         else:
@@ -174,9 +168,7 @@ class _Lowering:
 
     def _value(self, value: str, layout: Layout, backward: bool) -> str:
         """The local name of a value in the layout that a reader needs."""
-        source, name = self._copy(
-            value, "reused" if backward and value in self.plan.flow.crossing else "used"
-        )
+        source, name = self._copy(value, "reused" if backward and value in self.plan.flow.crossing else "used")
         return self._convert(value, name, source, layout)
 
     def _convert(self, value: str, name: str, source: Layout, target: Layout) -> str:
@@ -226,9 +218,7 @@ class _Lowering:
             join_pieces=(self._lengths(step.source, value, group, join),) if both else (),
         )
 
-    def _lengths(
-        self, layout: Layout, value: str, group: tuple[int, ...], dim: int
-    ) -> tuple[tuple[int, ...], ...]:
+    def _lengths(self, layout: Layout, value: str, group: tuple[int, ...], dim: int) -> tuple[tuple[int, ...], ...]:
         """Lengths along `dim` per position of the group and segment."""
         shape = self.graph.types[value].shape
         return tuple(tuple(n for _, n in intervals(layout, shape, self.mesh, rank)[dim]) for rank in group)

@@ -1,8 +1,8 @@
 """Solving a model step by step: bounds first, then ever better assignments, for as long as there is time.
 
-Time is the larger of work and traffic, and memory is limited: three sums that compete. Any weights that trade
-them (Lagrange multipliers) give a problem with one sum, whose optimum is a bound on the time of every
-assignment; that problem reduces far and its linear relaxation is nearly always integral. Kelley's cutting
+Time is the larger of work and traffic in each pass, and memory is limited: five sums that compete. Any weights
+that trade them (Lagrange multipliers) give a problem with one sum, whose optimum is a bound on the time of
+every assignment; that problem reduces far and its linear relaxation is nearly always integral. Kelley's cutting
 planes (1960) find the weights with the best bound; an integer program over the choices that came up on the way
 finds the assignment.
 """
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket.search.ilp import Solution, relax, solve
-from hocket.search.model import WORK, Model, time_of
+from hocket.search.model import MEMORY, ROWS, TIMES, WORK, Model, time_of
 from hocket.search.reduce import reduce_model
 
 ROUNDS = 14
@@ -29,15 +29,16 @@ ROUNDS = 14
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A trade: `work` between 0 (traffic alone counts) and 1; `memory` in seconds per limit of memory."""
+    """A trade: share of work against traffic in each pass; `memory` in seconds per limit of memory."""
 
-    work: float
+    forward: float
+    backward: float
     memory: float
 
-    def costs(self, overlap: float, limit: float) -> NDArray[np.float64]:
-        """Factors of work, traffic and memory."""
-        traffic = self.work * (1.0 - overlap) + 1.0 - self.work
-        return np.array([self.work, traffic, self.memory / limit if isfinite(limit) else 0.0])
+    def costs(self, limit: float) -> NDArray[np.float64]:
+        """A factor for every row of costs."""
+        memory = self.memory / limit if isfinite(limit) else 0.0
+        return np.array([self.forward, 1.0 - self.forward, self.backward, 1.0 - self.backward, memory])
 
 
 @dataclass
@@ -75,7 +76,7 @@ def solve_model(
         return least
     if least is not None and least.choice is not None:
         progress.offer(model, least.choice)
-    weights = Weights(1.0, 0.0)
+    weights = Weights(1.0, 1.0, 0.0)
     for _ in range(ROUNDS):
         known = len(progress.seen)
         if not _try(model, weights, progress, end, stop):
@@ -95,18 +96,24 @@ def solve_model(
 
 def least_memory(model: Model) -> float:
     """The least bytes that any assignment holds on one device (a bound from below)."""
-    solution, _ = relax(reduce_model(_scalar(model, np.array([0.0, 0.0, 1e-9]))).model)
+    solution, _ = relax(reduce_model(_scalar(model, _memory_alone(1e-9))).model)
     return solution.bound * 1e9
 
 
 def _least_memory(model: Model, end: float, stop: threading.Event | None) -> Solution | None:
     """Whether any assignment keeps the limit, and one that does: the one of least memory."""
-    scalar = _scalar(model, np.array([0.0, 0.0, 1.0 / model.limit]))
+    scalar = _scalar(model, _memory_alone(1.0 / model.limit))
     reduced = reduce_model(scalar)
     solution, _ = relax(reduced.model, max(0.1, end - time.monotonic()), None, stop)
     if solution.infeasible or solution.bound > 1.0 + 1e-9:
         return Solution(None, inf, True)
     return None if solution.choice is None else Solution(tuple(reduced.expand(solution.choice)), 0.0)
+
+
+def _memory_alone(factor: float) -> NDArray[np.float64]:
+    factors = np.zeros(ROWS)
+    factors[MEMORY] = factor
+    return factors
 
 
 def _scalar(model: Model, factors: NDArray[np.float64]) -> Model:
@@ -118,7 +125,7 @@ def _scalar(model: Model, factors: NDArray[np.float64]) -> Model:
         scalar.add_node(label, one)
     for (u, v), costs in model.edges.items():
         one = np.zeros_like(costs)
-        one[WORK] = _weighed(costs, factors[:2])
+        one[WORK] = _weighed(costs, factors[:TIMES])
         scalar.edges[u, v] = one
     return scalar
 
@@ -134,7 +141,7 @@ def _try(
     model: Model, weights: Weights, progress: Progress, end: float, stop: threading.Event | None
 ) -> bool:
     """Solve the model under weights: better bound, another assignment. False when time ran out."""
-    scalar = _scalar(model, weights.costs(model.overlap, model.limit))
+    scalar = _scalar(model, weights.costs(model.limit))
     reduced = reduce_model(scalar)
     left = max(0.1, end - time.monotonic())
     solution, shares = relax(reduced.model, left, None, stop)
@@ -168,20 +175,23 @@ def _next_weights(model: Model, seen: Sequence[tuple[int, ...]]) -> Weights | No
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)
     memory = isfinite(model.limit)
-    scale = max(time_of(w, t, model.overlap) for w, t, _ in totals) or 1.0
+    scale = max(time_of(row) for row in totals) or 1.0
     solver.addVar(-inf, inf)
+    solver.addVar(0.0, 1.0)
     solver.addVar(0.0, 1.0)
     solver.addVar(0.0, 1e3 if memory else 0.0)
     solver.changeColCost(0, -1.0)
-    for work, traffic, held in totals / np.array([scale, scale, model.limit if memory else 1.0]):
-        # bound <= work_share * work + (1 - work_share * overlap) * traffic + price * (held - 1)
-        row = np.array([1.0, -(work - model.overlap * traffic), -(held - 1.0) if memory else 0.0])
-        solver.addRow(-inf, float(traffic), 3, np.arange(3, dtype=np.int32), row)
+    for work, traffic, work_back, traffic_back, held in totals:
+        # bound <= traffic + share * (work - traffic) in both passes + price * (held / limit - 1)
+        gains = [(work - traffic) / scale, (work_back - traffic_back) / scale]
+        excess = held / model.limit - 1.0 if memory else 0.0
+        row = np.array([1.0, -gains[0], -gains[1], -excess])
+        solver.addRow(-inf, float(traffic + traffic_back) / scale, 4, np.arange(4, dtype=np.int32), row)
     solver.run()
     if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
-    _, share, price = solver.getSolution().col_value[:3]
-    return Weights(float(share), float(price) * scale)
+    forward, backward, price = (float(v) for v in solver.getSolution().col_value[1:4])
+    return Weights(forward, backward, price * scale)
 
 
 def _combine(model: Model, progress: Progress, end: float, gap: float, stop: threading.Event | None) -> None:
@@ -207,7 +217,7 @@ def _solve_part(
     stop: threading.Event | None,
 ) -> list[int] | None:
     """The integer program over some of a model's choices."""
-    part = Model(limit=model.limit, overlap=model.overlap)
+    part = Model(limit=model.limit)
     for u, costs in enumerate(model.nodes):
         part.add_node(model.labels[u], costs[:, keep[u]])
     for (u, v), costs in model.edges.items():

@@ -184,7 +184,7 @@ class _Search:
                 break
             tight = True
             model.limit = model.limit - 1.02 * judged.excess
-        memory = model.totals(solution.choice)[MEMORY]
+        memory = model.totals(solution.choice or ())[MEMORY]
         return tight or bool(memory > 0.9 * model.limit)
 
     def _offer(
@@ -202,9 +202,7 @@ class _Search:
             self.found.graph, self.found.stage, self.found.case = graph, stage, case
             self.found.judgement = judged
         else:
-            self.found.alternatives.append(
-                Alternative(str(case), judged.seconds, bound, "slower", stage)
-            )
+            self.found.alternatives.append(Alternative(str(case), judged.seconds, bound, "slower", stage))
         return judged
 
     def _demote(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.search.model import TRAFFIC, WORK, Costs, Model
+from hocket.search.model import TIMES, WORK, Costs, Model
 from hocket.sharding.rule import Rule
 
 HEAVY = frozenset({"attention", "attention_backward", "convolution", "convolution_backward"})
@@ -44,9 +44,7 @@ class Cones:
 
     def expand(self, choice: Sequence[int]) -> tuple[int, ...]:
         """The assignment of the original model."""
-        return tuple(
-            int(self.choice_of[u][choice[self.place[self.root[u]]]]) for u in range(len(self.root))
-        )
+        return tuple(int(self.choice_of[u][choice[self.place[self.root[u]]]]) for u in range(len(self.root)))
 
 
 def build_cones(model: Model, wishes: Sequence[Wish]) -> Cones:
@@ -76,7 +74,7 @@ def build_cones(model: Model, wishes: Sequence[Wish]) -> Cones:
             break
     alive = [u for u in range(len(nodes)) if root[u] == u]
     place = {u: i for i, u in enumerate(alive)}
-    smaller = Model(limit=model.limit, overlap=model.overlap)
+    smaller = Model(limit=model.limit)
     for u in alive:
         smaller.add_node(model.labels[u], nodes[u])
     for u in alive:
@@ -88,11 +86,12 @@ def build_cones(model: Model, wishes: Sequence[Wish]) -> Cones:
 
 def _follow(own: Costs, edge: Costs) -> NDArray[np.int64] | None:
     """For every choice of the leader the follower's choice that takes it as it is, or None."""
-    same = (edge[WORK] == 0.0) & (edge[TRAFFIC] == 0.0) & np.isfinite(own[WORK])[:, None]
+    same = (edge == 0.0).all(axis=0) & np.isfinite(own[WORK])[:, None]
     if not same.any(axis=0).all():
         return None
-    cost = np.where(same, own[WORK][:, None], np.inf)
-    return np.argmin(cost, axis=0)
+    cost = np.where(same, own[:TIMES].sum(axis=0)[:, None], np.inf)
+    best: NDArray[np.int64] = np.argmin(cost, axis=0)
+    return best
 
 
 def _merge(
@@ -103,7 +102,9 @@ def _merge(
         del near[other][here]
         moved = costs[:, mapping, :]
         if other == there:
-            nodes[there][:2] += np.stack([m[np.arange(len(mapping)), np.arange(len(mapping))] for m in moved])
+            nodes[there][:TIMES] += np.stack(
+                [m[np.arange(len(mapping)), np.arange(len(mapping))] for m in moved]
+            )
             continue
         known = near[there].get(other)
         near[there][other] = moved if known is None else known + moved

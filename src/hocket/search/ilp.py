@@ -2,7 +2,7 @@
 
 One 0/1 variable per choice of a node, exactly one of which is 1; one variable per pair of choices of an edge,
 whose sums over either side are the node's variables (the local polytope; Alpa, section 4.2 linearises its
-quadratic program the same way). The step's time is a variable above work and above traffic.
+quadratic program the same way). The time of each pass is a variable above its work and its traffic.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.search.model import MEMORY, TRAFFIC, WORK, Model
+from hocket.search.model import BACKWARD, MEMORY, ROWS, TIMES, TRAFFIC, WORK, Model
 
 SCALE = 1e3
 """Times are given to the solver in milliseconds, near 1, where its tolerances are meant to be."""
@@ -131,7 +131,7 @@ def _program(model: Model, cutoff: float, objective: int | None) -> tuple[highsp
     binaries = starts[-1]
     rows = _Rows()
     sums: dict[int, tuple[list[NDArray[np.int64]], list[NDArray[np.float64]]]] = {
-        k: ([], []) for k in (WORK, TRAFFIC, MEMORY)
+        k: ([], []) for k in range(ROWS)
     }
     for u, costs in enumerate(model.nodes):
         columns = np.arange(starts[u], starts[u + 1])
@@ -143,32 +143,26 @@ def _program(model: Model, cutoff: float, objective: int | None) -> tuple[highsp
     columns_so_far = binaries
     for (u, v), costs in model.edges.items():
         columns_so_far = _edge(rows, sums, costs, starts[u], starts[v], columns_so_far)
-    time = columns_so_far
-    for k in (WORK, TRAFFIC):
-        index, value = _gathered(sums, k)
-        if k == WORK and model.overlap < 1.0:
-            more, extra = _gathered(sums, TRAFFIC)
-            index, value = np.concatenate([index, more]), np.concatenate([value, (1 - model.overlap) * extra])
-            order = np.argsort(index, kind="stable")
-            index, first = np.unique(index[order], return_index=True)
-            value = np.add.reduceat(value[order], first)
-        used = value != 0.0
-        index = np.append(index[used], time)
-        rows.add(index, np.append(-SCALE * value[used], 1.0), 0.0, inf)
+    times = {0: columns_so_far, BACKWARD: columns_so_far + 1}
+    for back, time in times.items():
+        for k in (WORK + back, TRAFFIC + back):
+            index, value = _gathered(sums, k)
+            used = value != 0.0
+            rows.add(np.append(index[used], time), np.append(-SCALE * value[used], 1.0), 0.0, inf)
     index, value = _gathered(sums, MEMORY)
     unit = max(1.0, float(np.abs(value).max(initial=1.0)))
     if isfinite(model.limit) and objective != MEMORY:
         used = value != 0.0
         rows.add(index[used], value[used] / unit, -inf, model.limit / unit)
-    goal = np.zeros(time + 1)
+    width = columns_so_far + 2
+    goal = np.zeros(width)
     if objective == MEMORY:
         np.add.at(goal, index, value)
     else:
-        goal[time] = 1.0
-    width = time + 1
-    bound = np.concatenate(
-        [*upper, np.ones(columns_so_far - binaries), [cutoff * SCALE if isfinite(cutoff) else inf]]
-    )
+        goal[list(times.values())] = 1.0
+    if isfinite(cutoff) and objective is None:
+        rows.add(np.array(list(times.values())), np.ones(2), -inf, cutoff * SCALE)
+    bound = np.concatenate([*upper, np.ones(columns_so_far - binaries), [inf, inf]])
     return _assemble(rows, goal, bound, width, binaries), starts
 
 
@@ -192,7 +186,7 @@ def _edge(
     for j in range(work.shape[1]):
         pairs = number[:, j][possible[:, j]]
         rows.add(np.append(pairs, second + j), np.append(np.ones(len(pairs)), -1.0), 0.0, 0.0)
-    for k in (WORK, TRAFFIC):
+    for k in range(TIMES):
         sums[k][0].append(number[possible])
         sums[k][1].append(costs[k][possible])
     return columns + count

@@ -83,7 +83,7 @@ def restrict(problem: Problem, known: Known) -> Model:
     dp_axis = 0 if known.dp > 1 else None
     rules = {op.outputs: (op, rule) for op, rule in zip(problem.graph.operations, problem.rules, strict=True)}
     trained = {name for name, _ in problem.graph.gradients}
-    model = Model(limit=problem.model.limit, overlap=problem.model.overlap)
+    model = Model(limit=problem.model.limit)
     for number, (node, costs) in enumerate(zip(problem.nodes, problem.model.nodes, strict=True)):
         allowed = np.ones(costs.shape[1], dtype=bool)
         if node.kind == "operation":

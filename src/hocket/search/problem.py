@@ -20,7 +20,7 @@ from hocket.graph.fold import Fold, find_fold
 from hocket.graph.types import Graph, TensorType
 from hocket.plan.types import Stage
 from hocket.search.cones import Wish, is_light
-from hocket.search.model import MEMORY, TRAFFIC, WORK, Costs, Model
+from hocket.search.model import BACKWARD, MEMORY, ROWS, TIMES, TRAFFIC, WORK, Costs, Model
 from hocket.search.pins import Pins
 from hocket.search.pricing import strategy_seconds
 from hocket.sharding.layout import Layout, Partial
@@ -97,7 +97,7 @@ def build_problem(
     fold = find_fold(graph, flow) if folded else _unfolded(graph)
     rules = tuple(rule_of(operation, graph.types) for operation in graph.operations)
     segments = find_segments(graph, rules)
-    model = Model(limit=limit, overlap=prices.cluster.overlap)
+    model = Model(limit=limit)
     problem = Problem(graph, mesh, prices, flow, fold, rules, segments, model)
     _Builder(problem, optimizer_bytes, pins or Pins()).run()
     return problem
@@ -127,7 +127,7 @@ class _Builder:
         self.members: dict[tuple[object, Kind], list[str]] = {}
         self.wanted: dict[TensorType, dict[Layout, None]] = {}
         self.alike: list[str] = []
-        self.counted: dict[tuple[_Port, _Port, TensorType, bool], int] = {}
+        self.counted: dict[tuple[_Port, _Port, TensorType, bool, bool], int] = {}
         self.counts: dict[int, int] = {}
 
     def run(self) -> None:
@@ -203,7 +203,7 @@ class _Builder:
         operation, rule = self.graph.operations[index], self.p.rules[index]
         options = strategies(rule, operation, self.mesh, self.p.segments)
         options = self.pins.operations(operation, options)
-        costs = np.zeros((3, len(options)))
+        costs = np.zeros((ROWS, len(options)))
         costs[WORK] = [
             strategy_seconds(self.graph, operation, rule, o, self.mesh, self.p.prices) for o in options
         ]
@@ -228,7 +228,7 @@ class _Builder:
             options = self.pins.stored([roles[n] for n in names], options, self.mesh)
             copies = 2 if names[0] in trained else 1
             held = np.array([self._elements(o, tensor) for o in options])
-            costs = np.zeros((3, len(options)))
+            costs = np.zeros((ROWS, len(options)))
             costs[MEMORY] = held * (copies * tensor.bytes / max(1, tensor.elements))
             costs[MEMORY] += held * (self.optimizer_bytes if names[0] in trained else 0.0)
             costs[MEMORY] *= len(names)
@@ -282,14 +282,17 @@ class _Builder:
         backward = self._readers(value, self.flow.backward_readers[value])
         leaving = self._leaving(value)
         if not crossing:
+            back = not forward and (bool(backward) or value not in self.flow.forward_made)
             readers = [*forward, *backward, *leaving]
-            self._join(value, self._hub(value, key, "used", made, readers, tensor), readers, tensor)
+            source = self._hub(value, key, "used", made, readers, tensor, back)
+            self._join(value, source, readers, tensor, back)
             return
         forward = [*forward, *leaving]
         kept = self._kept(value, key, made, [*forward, *backward], tensor)
-        source = self._hub(value, key, "used", made, [*forward, kept], tensor) if forward else made
-        self._join(value, source, [*forward, kept], tensor)
-        self._join(value, self._hub(value, key, "reused", kept, backward, tensor), backward, tensor)
+        source = self._hub(value, key, "used", made, [*forward, kept], tensor, False) if forward else made
+        self._join(value, source, [*forward, kept], tensor, False)
+        again = self._hub(value, key, "reused", kept, backward, tensor, True)
+        self._join(value, again, backward, tensor, True)
 
     def _maker(self, value: str) -> tuple[_Port | None, object]:
         if value in self.fold.inputs:
@@ -333,13 +336,20 @@ class _Builder:
         return ports
 
     def _hub(
-        self, value: str, key: object, kind: Kind, source: _Port, readers: list[_Port], tensor: TensorType
+        self,
+        value: str,
+        key: object,
+        kind: Kind,
+        source: _Port,
+        readers: list[_Port],
+        tensor: TensorType,
+        back: bool,
     ) -> _Port:
         """The node that several readers share, fed by the source; the source itself where one reader is."""
         if len(readers) < 2:
             return source
         port = self._shared_node(value, key, kind, [source, *readers])
-        self._count(source, port, tensor, value)
+        self._count(source, port, tensor, value, back)
         return port
 
     def _shared_node(self, value: str, key: object, kind: Kind, ends: list[_Port]) -> _Port:
@@ -348,7 +358,7 @@ class _Builder:
         if number is None:
             found = dict.fromkeys(layout for end in ends for layout in end.layouts)
             options = tuple(o for o in found if not any(isinstance(p, Partial) for p in o.placements))
-            number = self._node(Node(kind, (value,), options), np.zeros((3, len(options))))
+            number = self._node(Node(kind, (value,), options), np.zeros((ROWS, len(options))))
             self.shared[key, kind] = number
         return _Port(number, self.p.nodes[number].options)  # type: ignore[arg-type]
 
@@ -366,29 +376,33 @@ class _Builder:
             own = np.array([self._elements(o, tensor) * each for o in made.layouts])
             self.p.model.nodes[made.node][MEMORY] -= own * len(self.alike)
             penalty = np.where(sizes[None, :] < own[:, None] - 0.5, inf, 0.0)
-            self.p.model.add_edge(made.node, port.node, np.stack([penalty, np.zeros_like(penalty)]))
+            blocked = np.zeros((TIMES, *penalty.shape))
+            blocked[WORK] = penalty
+            self.p.model.add_edge(made.node, port.node, blocked)
         return port
 
-    def _join(self, value: str, source: _Port, readers: list[_Port], tensor: TensorType) -> None:
+    def _join(self, value: str, source: _Port, readers: list[_Port], tensor: TensorType, back: bool) -> None:
         for reader in readers:
-            self._count(source, reader, tensor, value)
+            self._count(source, reader, tensor, value, back)
 
-    def _count(self, source: _Port, reader: _Port, tensor: TensorType, value: str) -> None:
-        key = (source, reader, tensor, value in self.flow.early or value in self.flow.late)
+    def _count(self, source: _Port, reader: _Port, tensor: TensorType, value: str, back: bool) -> None:
+        key = (source, reader, tensor, value in self.flow.early or value in self.flow.late, back)
         self.counted[key] = self.counted.get(key, 0) + len(self.alike)
         self.wanted.setdefault(tensor, {}).update(dict.fromkeys((*source.layouts, *reader.layouts)))
 
     def _edges(self) -> None:
-        for (source, reader, tensor, apart), count in self.counted.items():
+        """Resharding on every edge: it holds the communication stream, and what does not hide the other."""
+        for (source, reader, tensor, apart, back), count in self.counted.items():
             ways = self._ways(tensor, apart)
             rows = [ways.index[layout] for layout in source.layouts]
             columns = [ways.index[layout] for layout in reader.layouts]
             seconds = ways.seconds[np.ix_(rows, columns)] * count
-            costs = np.zeros((2, *seconds.shape))
-            costs[TRAFFIC if apart else WORK] = seconds
-            if apart:
-                costs[WORK][np.isinf(seconds)] = inf
-                costs[TRAFFIC][np.isinf(seconds)] = 0.0
+            finite = np.where(np.isfinite(seconds), seconds, 0.0)
+            costs = np.zeros((TIMES, *seconds.shape))
+            row = BACKWARD if back else 0
+            costs[row + WORK] = finite * (1.0 - self.p.prices.cluster.overlap if apart else 1.0)
+            costs[row + TRAFFIC] = finite
+            costs[WORK][np.isinf(seconds)] = inf
             self.p.model.add_edge(source.node, reader.node, costs)
 
     def _ways(self, tensor: TensorType, apart: bool) -> Ways:

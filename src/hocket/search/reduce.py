@@ -1,8 +1,8 @@
 """Making a model smaller without losing its optimum.
 
 Three exact steps, repeated until nothing changes. A choice with no finite partner is dropped. A choice is
-dropped where another one of the same node is at least as good in work, traffic and memory whatever the
-neighbours choose (dead-end elimination; Goldstein 1994). A node without traffic and memory that has at most
+dropped where another one of the same node is at least as good in every row of costs whatever the
+neighbours choose (dead-end elimination; Goldstein 1994). A node with costs in the first row alone that has at most
 two neighbours is folded into the edge between them (the elimination of OptCNN, Jia et al. 2018, section 5);
 a node with one choice left is folded into its neighbours.
 """
@@ -16,7 +16,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.search.model import MEMORY, TRAFFIC, WORK, Costs, Model
+from hocket.search.model import MEMORY, TIMES, WORK, Costs, Model
 
 CHUNK = 4_000_000
 """Most numbers that a comparison of all pairs of choices holds at once."""
@@ -93,12 +93,12 @@ class _Work:
             return False
         worse = self.nodes[node][:, :, None] - self.nodes[node][:, None, :]
         ok = worse[MEMORY] <= 1e-9
-        change = worse[:2].copy()
+        change = worse[:TIMES].copy()
         for costs in self.near[node].values():
             if not ok.any():
                 return False
             change += _largest_change(costs)
-        ok &= (change[WORK] <= 1e-15) & (change[TRAFFIC] <= 1e-15)
+        ok &= (change <= 1e-15).all(axis=0)
         keep = np.ones(count, dtype=bool)
         for loser in range(count):
             winners = ok[:, loser] & keep
@@ -119,7 +119,7 @@ class _Work:
         if not all(costs.shape[2] for costs in near.values()):
             return False
         for other, costs in near.items():
-            self.nodes[other][:2] += costs[:, 0, :]
+            self.nodes[other][:TIMES] += costs[:, 0, :]
         first = next(iter(near))
         self.nodes[first] += own[:, None]
         self.folded.append(_Folded(node, (), (), np.array(0)))
@@ -127,13 +127,13 @@ class _Work:
         return True
 
     def fold(self, node: int) -> bool:
-        """Fold a node with at most two neighbours and work alone into what is around it."""
+        """Fold a node with at most two neighbours and costs in one row into what is around it."""
         own, near = self.nodes[node], self.near[node]
         if len(self.gone) + 1 == len(self.nodes):
             return False
-        if len(near) > 2 or not own.shape[1] or own[TRAFFIC].any() or own[MEMORY].any():
+        if len(near) > 2 or not own.shape[1] or own[1:].any():
             return False
-        if any(costs[TRAFFIC].any() for costs in near.values()):
+        if any(costs[1:].any() for costs in near.values()):
             return False
         others = tuple(near)
         if len(others) == 2:
@@ -152,7 +152,9 @@ class _Work:
         self.folded.append(_Folded(node, others, tuple(self.kept[o] for o in others), best))
         self._remove(node)
         if len(others) == 2:
-            self._join(others[0], others[1], np.stack([value, np.zeros_like(value)]))
+            joined = np.zeros((TIMES, *value.shape))
+            joined[WORK] = value
+            self._join(others[0], others[1], joined)
         elif others:
             self.nodes[others[0]][WORK] += value
         else:
@@ -175,10 +177,10 @@ class _Work:
 
 
 def _largest_change(costs: Costs) -> Costs:
-    """[2, b, a]: the most that choosing b in place of a adds on this edge, over the neighbour's choices."""
+    """[TIMES, b, a]: the most that choosing b in place of a adds on this edge, over the neighbour's choices."""
     count, width = costs.shape[1], costs.shape[2]
-    result = np.empty((2, count, count))
-    step = max(1, CHUNK // max(1, count * width))
+    result = np.empty((TIMES, count, count))
+    step = max(1, CHUNK // max(1, TIMES * count * width))
     with np.errstate(invalid="ignore"):
         for low in range(0, count, step):
             change = costs[:, low : low + step, None, :] - costs[:, None, :, :]
@@ -212,7 +214,7 @@ def reduce_model(model: Model, dominance: bool = True, folding: bool = True) -> 
                 waiting[node] = None
     alive = work.alive()
     place = {u: i for i, u in enumerate(alive)}
-    smaller = Model(limit=model.limit, overlap=model.overlap)
+    smaller = Model(limit=model.limit)
     for u in alive:
         smaller.add_node(model.labels[u], work.nodes[u])
     for u in alive:

@@ -12,7 +12,7 @@ import numpy as np
 from hocket.errors import PlanError
 from hocket.search.anytime import solve_model
 from hocket.search.ilp import Solution
-from hocket.search.model import WORK, Model
+from hocket.search.model import MEMORY, TIMES, Model
 
 Searcher = Callable[[Model, float, float, float, threading.Event | None], Solution]
 """(model, budget in seconds, relative gap, cutoff in seconds, stop) -> solution."""
@@ -67,14 +67,14 @@ def greedy(model: Model, seconds: float, gap: float, cutoff: float, stop: thread
 def _descend(model: Model, near: list[list[tuple[int, np.ndarray]]], price: float) -> list[int] | None:
     """Least-cost choices in order, then sweeps of single changes until none helps."""
     scale = price / model.limit if model.limit < inf else 0.0
-    total = sum(float(np.min(c[WORK])) for c in model.nodes) or 1.0
+    total = sum(float(np.min(c[:TIMES].sum(axis=0))) for c in model.nodes) or 1.0
     choice = [-1] * len(model.nodes)
     for sweep in range(20):
         changed = False
         for u, costs in enumerate(model.nodes):
-            value = costs[0] + costs[1] + costs[2] * scale * total
+            value = costs[:TIMES].sum(axis=0) + costs[MEMORY] * scale * total
             for v, pair in near[u]:
-                seconds = pair[0] + pair[1]
+                seconds = pair.sum(axis=0)
                 value = value + (seconds[:, choice[v]] if choice[v] >= 0 else seconds.min(axis=1))
             best = int(np.argmin(value))
             if not np.isfinite(value[best]):
