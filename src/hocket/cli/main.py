@@ -63,11 +63,14 @@ def run(arguments: Sequence[str]) -> int:
         print_error(error)
         return INPUT_WRONG
     except KeyboardInterrupt:
-        Console(stderr=True).print("stopped", style="yellow")
-        return STOPPED
+        code = STOPPED
     except SystemExit as error:
-        return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
-    return 0
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    else:
+        code = 0
+    if code == STOPPED:
+        Console(stderr=True).print("stopped", style="yellow")
+    return code
 
 
 def print_error(error: HocketError) -> None:

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from hocket.graph.types import Graph
     from hocket.plan.types import Plan
 
-Model = Annotated[
-    str, typer.Argument(help="hf:NAME (as hf:gpt2), tiny:NAME, or file.py:function", metavar="MODEL")
-]
+Model = Annotated[str, typer.Argument(help="hf:NAME (as hf:gpt2), tiny:NAME, or file.py:function", metavar="MODEL")]
 Batch = Annotated[int, typer.Option(min=1, help="Samples in a microbatch, of all devices together.")]
 Sequence_ = Annotated[int | None, typer.Option("--sequence", min=1, help="Tokens per sample.")]
 Layers = Annotated[int | None, typer.Option(min=1, help="Number of layers, instead of the model's own.")]
@@ -45,9 +43,7 @@ def plan(
     calibration: Annotated[
         Path | None, typer.Option(help="What `hocket probe` measured (local: clusters).")
     ] = None,
-    microbatches: Annotated[
-        int, typer.Option("--microbatches", "-m", min=1, help="Microbatches in a step.")
-    ] = 1,
+    microbatches: Annotated[int, typer.Option("--microbatches", "-m", min=1, help="Microbatches in a step.")] = 1,
     budget: Annotated[str, typer.Option(help="Longest time to search, as 10s or '2 min'.")] = "",
     search: Annotated[str, typer.Option(help="auto, ilp, greedy or exhaustive.")] = "auto",
     like: Annotated[
@@ -60,9 +56,7 @@ def plan(
     gap: Annotated[str, typer.Option(help="Stop when proven to be this near to the best.")] = "2%",
     optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam or adam-mixed (its memory).")] = "adam",
     seed: Annotated[int, typer.Option(help="Seed of searchers that draw.")] = 0,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")] = None,
 ) -> None:
     """Find the best plan for a model on a cluster, with a proof of how good it is."""
     seconds = read_seconds(budget, "budget") if budget else inf

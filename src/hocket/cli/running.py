@@ -78,9 +78,7 @@ def _real(loaded: Loaded) -> Loaded:
 def run(
     context: typer.Context,
     plan: PlanFile,
-    script: Annotated[
-        Path, typer.Argument(help="A training script; its own arguments follow.", metavar="SCRIPT")
-    ],
+    script: Annotated[Path, typer.Argument(help="A training script; its own arguments follow.", metavar="SCRIPT")],
 ) -> None:
     """Run a training script once per rank of a plan; under torchrun, in this process."""
     from hocket.plan.file import load_plan

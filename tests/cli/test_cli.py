@@ -1,0 +1,183 @@
+"""The command line: outputs of every command on a tiny model, exit codes, what bad input is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hocket.cli.main import run
+from hocket.plan.file import load_plan
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plans") / "plan.json"
+    assert run(["plan", "tiny:gpt2", "--cluster", "local:2", "-o", str(path), "--budget", "20s"]) == 0
+    return path
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    found = run(list(arguments))
+    told = capsys.readouterr()
+    assert found == code, told.err
+    return told.out
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert output(capsys, "--version").startswith("hocket 0.")
+    text = output(capsys, "--help")
+    assert all(word in text for word in ("plan", "explain", "simulate", "verify", "run", "probe"))
+
+
+def test_plan_shows_and_compares(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    text = output(
+        capsys, "plan", "tiny:gpt2", "-c", "local:2", "--like", "dp=2", "--like", "tp=2,dp=1", "-m", "3",
+        "--pin", "wte.weight=replicate", "-o", str(path),
+    )  # fmt: skip
+    for word in ("GPT2LMHeadModel on 2 x CPU", "proven", "h.*.mlp.c_fc.weight", "Communication", "3 microbatches"):
+        assert word in text
+    assert "dp=2 is" in text
+    assert "tp=2,dp=1 is" in text
+    assert "slower than the best plan found" in text
+    assert max(map(len, text.splitlines())) <= 100 + len(str(path)) * 2
+    plan = load_plan(path)
+    assert plan.schedule.microbatches == 3
+    assert plan.stage.stored["p_transformer_wte_weight"].is_replicated
+
+
+def test_explain_tells_alternatives_time_and_space(capsys: pytest.CaptureFixture[str], plan_file: Path) -> None:
+    text = output(capsys, "explain", str(plan_file))
+    for word in ("Where the time goes", "What else was judged", "data parallel", "The space searched", "mm "):
+        assert word in text
+    assert "every operation of the model has a rule" in text
+
+
+def test_explain_prices_the_layouts_of_a_parameter(capsys: pytest.CaptureFixture[str], plan_file: Path) -> None:
+    text = output(capsys, "explain", str(plan_file), "--parameter", "c_fc.weight")
+    assert "as planned" in text
+    assert "S(0)" in text
+    assert "S(1)" in text
+
+
+def test_simulate_writes_a_trace(capsys: pytest.CaptureFixture[str], plan_file: Path, tmp_path: Path) -> None:
+    text = output(capsys, "simulate", str(plan_file), "--all", "--trace", str(tmp_path / "t.json"))
+    assert "communication" in text
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert {e["pid"] for e in events} == {0, 1}
+    longest = max(e["ts"] + e["dur"] for e in events if e["ph"] == "X")
+    assert longest * 1e-6 == pytest.approx(load_plan(plan_file).seconds)
+
+
+def test_verify_passes_fails_and_refuses_another_model(capsys: pytest.CaptureFixture[str], plan_file: Path) -> None:
+    assert "are equal" in output(capsys, "verify", str(plan_file), "tiny:gpt2")
+    assert "are different" in output(capsys, "verify", str(plan_file), "tiny:gpt2", "--tolerance", "1e-12", code=1)
+    assert run(["verify", str(plan_file), "tiny:llama"]) == 2
+    assert "fingerprint" in capsys.readouterr().err
+
+
+TINY = ["plan", "tiny:gpt2", "-c", "local:2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan", "tiny:gpt2", "-c", "H1000x8"], "did you mean H100"),
+        (["plan", "tiny:gpt2", "-c", "none.yaml"], "none.yaml"),
+        (["plan", "tiny:gpt2", "-c", "local:none"], "local:N"),
+        (["plan", "tiny:gpt2", "-c", "H100x0"], "1 to 100000 devices"),
+        (["plan", "tiny:gpt2", "-c", "H100x8", "--calibration", "c.json"], "goes with a local cluster"),
+        (["plan", "tiny:gpt2", "-c", "H100x2x8", "--network", "fast"], "network"),
+        (["plan", "tiny:gpt2"], "--cluster"),
+        (["plan", "tiny:nope", "-c", "local:2"], "tiny model"),
+        (["plan", "hf:nope", "-c", "local:2"], "names known"),
+        (["plan", "nope.py:make", "-c", "local:2"], "nope.py"),
+        (["plan", "tiny:gpt2", "-c", "local:2", "--set", "hidden"], "key=value"),
+        (["plan", "tiny:gpt2", "-c", "local:2", "--layers", "3"], "use these with hf: models"),
+        (["plan", "hf:gpt2", "-c", "local:2", "--set", "frob=3"], "frob"),
+        ([*TINY, "--budget", "soon"], "write it as 10s"),
+        ([*TINY, "--gap", "much"], "2%"),
+        ([*TINY, "--gap", "-1"], "at least 0"),
+        ([*TINY, "--pin", "mesh=3x2"], "as many positions"),
+        ([*TINY, "--pin", "wpe.weight=S(7)"], "S(7)"),
+        ([*TINY, "--pin", "nowhere=R"], "names a parameter"),
+        ([*TINY, "--like", "tp=3"], "multiplies to"),
+        ([*TINY, "--search", "magic"], "is one of auto"),
+        ([*TINY, "--optimizer", "lion"], "is one of sgd"),
+        (["explain", "none.json"], "readable plan file"),
+        (["simulate", "none.json"], "readable plan file"),
+        (["frobnicate"], "No such command"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_told_in_one_message(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert run(arguments) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert "Traceback" not in told
+
+
+def test_plan_files_that_are_not_whole(capsys: pytest.CaptureFixture[str], plan_file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cut.json"
+    path.write_bytes(plan_file.read_bytes()[:-100])
+    assert run(["explain", str(path)]) == 2
+    assert "cut short" in capsys.readouterr().err
+    values = json.loads(plan_file.read_text())
+    path.write_text(json.dumps({**values, "secnds": 1}))
+    assert run(["simulate", str(path)]) == 2
+    assert "did you mean seconds" in capsys.readouterr().err
+    assert run(["explain", str(plan_file), "-p", "nowhere"]) == 2
+    assert "names a parameter" in capsys.readouterr().err
+    assert run(["run", str(plan_file), str(tmp_path / "none.py")]) == 2
+    assert "none.py" in capsys.readouterr().err
+
+
+def test_too_little_memory_is_told_by_how_much(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(
+        "format: hocket-cluster/1\nmachines:\n- {name: m, count: 2, device: {like: L4, memory: 60 kB}}\n"
+    )
+    assert run(["plan", "tiny:gpt2", "-c", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert "fits in 54 kB per device" in told
+    assert "B more" in told
+
+
+def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "hocket.cli.main",
+        "plan",
+        "hf:gpt2-xl",
+        "-c",
+        "H100x8",
+        "-o",
+        str(tmp_path / "p"),
+    ]
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        time.sleep(6.0)
+        assert process.poll() is None, "the search ended before it could be stopped"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "stopped" in errors
+    assert "Traceback" not in errors
+    assert not (tmp_path / "p").exists()
