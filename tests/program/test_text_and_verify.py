@@ -19,6 +19,7 @@ from hocket.program.lower import lower
 from hocket.program.text import parse_program, print_program
 from hocket.program.types import Collective, Compute, Free, Program, Receive, Send
 from hocket.program.verify import verify_program, verify_programs
+from hocket.search.judge import finish
 from hocket.search.problem import build_problem
 from hocket.sharding.mesh import Mesh
 
@@ -51,7 +52,7 @@ PROBLEMS = {}
 
 
 def random_programs(draw: st.DrawFn) -> list[Program]:
-    """Programs of all ranks of a stage drawn choice by choice; combinations that cannot be are drawn anew."""
+    """Programs of all ranks of a stage drawn choice by choice, bundled or not; what cannot be is all first choices."""
     mesh = Mesh(draw(st.sampled_from([(2,), (4,), (2, 2)])))
     prices = MeshPrices(CLUSTER, mesh)
     if mesh not in PROBLEMS:
@@ -63,6 +64,8 @@ def random_programs(draw: st.DrawFn) -> list[Program]:
             choice = [0] * len(choice)
             break
     plan = blueprint(GRAPH, problem.stage(choice), prices)
+    if draw(st.booleans()):
+        return [finish(plan, rank, prices) for rank in mesh.ranks]
     return [with_frees(lower(plan, rank)) for rank in mesh.ranks]
 
 
