@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,15 +106,30 @@ def dropped(plan: Plan) -> tuple[list[float], list[float]]:
 
 
 def lose_a_rank(plan: Plan) -> str:
-    module = parallelize(small(), plan, Builder(plan), timeout=5.0)
+    module = parallelize(small(), plan, Builder(plan), timeout=3.0)
     module(*batch(0)).backward()
     if dist.get_rank() == 1:
-        os._exit(0)
+        time.sleep(9.0)  # in no collective for longer than the others wait
+        return "gone"
     try:
         for _ in range(3):
             module(*batch(0)).backward()
     except HocketError as error:
         return str(error)
+    return "no error"
+
+
+def die(plan: Plan) -> str:
+    """What rank 0 says where rank 1 ends without a word, in a file: the process's result is lost."""
+    module = parallelize(small(), plan, Builder(plan), timeout=20.0)
+    module(*batch(0)).backward()
+    if dist.get_rank() == 1:
+        os._exit(3)
+    try:
+        for _ in range(3):
+            module(*batch(0)).backward()
+    except HocketError as error:
+        raise SystemExit(str(error)) from error
     return "no error"
 
 

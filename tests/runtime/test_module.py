@@ -30,9 +30,7 @@ def test_training_on_four_ranks_is_training_on_one(seed: int) -> None:
 def test_gradients_add_up_and_scale() -> None:
     plan = plan_for(Mesh((2,)), 3)
     for found in spawn(ranks.gradients, 2, (plan,)):
-        for one, two, doubled, late in zip(
-            *(found[k] for k in ("one", "two", "doubled", "late")), strict=True
-        ):
+        for one, two, doubled, late in zip(*(found[k] for k in ("one", "two", "doubled", "late")), strict=True):
             torch.testing.assert_close(doubled, 2 * one)
             torch.testing.assert_close(late, one)
             assert not torch.allclose(two, one)
@@ -122,10 +120,15 @@ def test_a_recorded_step_has_a_span_for_every_instruction() -> None:
     assert timeline.seconds > 0
 
 
-def test_a_lost_rank_is_named() -> None:
-    plan = plan_for(Mesh((2,)), 1)
-    with pytest.raises(RuntimeFault, match="rank 1: exit code 0"):
-        spawn(ranks.lose_a_rank, 2, (plan,))
+def test_a_rank_that_does_not_answer_is_named() -> None:
+    found = spawn(ranks.lose_a_rank, 2, (plan_for(Mesh((2,)), 1),))
+    assert "missing: rank 1" in found[0]
+    assert found[1] == "gone"
+
+
+def test_a_rank_that_ended_is_named() -> None:
+    with pytest.raises(RuntimeFault, match="missing: rank 1"):
+        spawn(ranks.die, 2, (plan_for(Mesh((2,)), 1),))
 
 
 def test_ranks_with_different_seeds_are_refused() -> None:

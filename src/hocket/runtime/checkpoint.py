@@ -83,9 +83,7 @@ class _SavePlanner(DefaultSavePlanner):
     def lookup_object(self, index: MetadataIndex) -> Any:
         """The tensor or value that an index means."""
         found = self.state_dict[index.fqn]
-        return (
-            found.__get_tensor_shard__(index) if isinstance(found, Pieces) else super().lookup_object(index)
-        )
+        return found.__get_tensor_shard__(index) if isinstance(found, Pieces) else super().lookup_object(index)
 
 
 class _LoadPlanner(DefaultLoadPlanner):
@@ -103,9 +101,7 @@ class _LoadPlanner(DefaultLoadPlanner):
     def lookup_tensor(self, index: MetadataIndex) -> Tensor:
         """The tensor that an index means."""
         found = self.state_dict[index.fqn]
-        return (
-            found.__get_tensor_shard__(index) if isinstance(found, Pieces) else super().lookup_tensor(index)
-        )
+        return found.__get_tensor_shard__(index) if isinstance(found, Pieces) else super().lookup_tensor(index)
 
 
 def save(
@@ -122,9 +118,7 @@ def save(
     state: dict[str, Any] = {**_model(module), "steps": module.steps, "extra": dict(extra or {})}
     if optimizer is not None:
         state |= _optimizer(module, optimizer)
-    state_dict_saver.save(
-        state, checkpoint_id=path, planner=_SavePlanner(), no_dist=not dist.is_initialized()
-    )
+    state_dict_saver.save(state, checkpoint_id=path, planner=_SavePlanner(), no_dist=not dist.is_initialized())
 
 
 def load(path: Path, module: Parallel, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
@@ -146,9 +140,7 @@ def load(path: Path, module: Parallel, optimizer: torch.optim.Optimizer | None =
     state: dict[str, Any] = {**_model(module), "steps": 0, "extra": {}}
     if optimizer is not None:
         state |= _empty_optimizer(path, module, optimizer, known)
-    state_dict_loader.load(
-        state, checkpoint_id=path, planner=_LoadPlanner(), no_dist=not dist.is_initialized()
-    )
+    state_dict_loader.load(state, checkpoint_id=path, planner=_LoadPlanner(), no_dist=not dist.is_initialized())
     module.steps = state["steps"]
     if optimizer is not None:
         _fill_optimizer(module, optimizer, state)

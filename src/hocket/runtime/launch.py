@@ -27,7 +27,7 @@ from hocket.errors import RuntimeFault
 
 PLAN_VARIABLE = "HOCKET_PLAN"
 """The environment variable that tells a script which plan file it was started with."""
-PATIENCE = 5.0
+PATIENCE = 10.0
 """Seconds that ranks have to end by themselves once one has failed."""
 
 
@@ -100,9 +100,7 @@ def run_script(
     one fails, or on Ctrl-C, all others are ended.
     """
     if not script.is_file():
-        raise RuntimeFault(
-            f"script {script}", "is a file", "nothing there", "give the training script's path"
-        )
+        raise RuntimeFault(f"script {script}", "is a file", "nothing there", "give the training script's path")
     if "RANK" in os.environ:
         os.environ[PLAN_VARIABLE] = str(plan_path)
         return _run_here(script, args)
@@ -237,21 +235,21 @@ def spawn(
 
 def _gather(queue: Any, processes: Sequence[Any], timeout: float) -> list[Any]:
     results: dict[int, Any] = {}
-    end = time.monotonic() + timeout
+    end, lost = time.monotonic() + timeout, ""
     while len(results) < len(processes):
-        late = [r for r in range(len(processes)) if r not in results]
-        dead = [r for r in late if processes[r].exitcode is not None]
         with suppress(Empty):
             rank, good, result = pickle.loads(queue.get(timeout=0.2))
             if not good:
-                raise RuntimeFault(f"rank {rank}", "ends without an error", result)
+                raise RuntimeFault(f"rank {rank}", "ends without an error", f"{lost}{result}")
             results[rank] = result
             continue
-        if dead and queue.empty():
-            codes = ", ".join(f"rank {r}: exit code {processes[r].exitcode}" for r in dead)
-            raise RuntimeFault("spawned ranks", "give a result each", codes)
-        if time.monotonic() > end:
-            raise RuntimeFault("spawned ranks", f"end within {timeout:g} s", f"still running: {late}")
+        late = [r for r in range(len(processes)) if r not in results]
+        dead = [r for r in late if processes[r].exitcode is not None]
+        if dead and not lost:  # the others may have something to say about it
+            end = min(end, time.monotonic() + PATIENCE)
+            lost = "".join(f"rank {r}: exit code {processes[r].exitcode}\n" for r in dead)
+        if time.monotonic() > end or (dead and dead == late and queue.empty()):
+            raise RuntimeFault("spawned ranks", "give a result each in time", lost or f"running: {late}")
     return [results[rank] for rank in range(len(processes))]
 
 

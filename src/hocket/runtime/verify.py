@@ -149,9 +149,7 @@ def compare(
     return Report(first, loss_error, gradient_errors, buffer_errors)
 
 
-def gather_whole(
-    programs: Sequence[Program], parts: Sequence[Tensor], name: str, shape: Sequence[int]
-) -> Tensor:
+def gather_whole(programs: Sequence[Program], parts: Sequence[Tensor], name: str, shape: Sequence[int]) -> Tensor:
     """A whole tensor from what each rank holds of an input."""
     whole = parts[0].new_empty(list(shape))
     for program, part in zip(programs, parts, strict=True):
