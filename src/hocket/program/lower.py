@@ -36,6 +36,10 @@ class _Lowering:
         self.pieces: dict[tuple[str, Layout], str] = {}
         self.out: list[Instruction] = []
         self.taken: set[str] = set(plan.graph.types)
+        self.gone: dict[str, str] = {}
+        self.goals: dict[str, list[str]] = {}
+        for parameter, value in plan.graph.gradients:
+            self.goals.setdefault(value, []).append(parameter)
         self.held: dict[tuple[Layout, tuple[int, ...]], tuple[tuple[Interval, ...], ...]] = {}
 
     def run(self) -> Program:
@@ -50,9 +54,19 @@ class _Lowering:
         forward = len(self.out)
         for index in range(graph.forward, len(graph.operations)):
             self._operation(index)
-        gradients = tuple((p, self._value(v, stored[p], backward=True)) for p, v in graph.gradients)
+            for value in graph.operations[index].outputs:
+                self._leave(value)
+        made = {value for operation in graph.operations[graph.forward :] for value in operation.outputs}
+        for value in dict.fromkeys(v for _, v in graph.gradients if v not in made):
+            self._leave(value)
+        gradients = tuple((p, self.gone[p]) for p, _ in graph.gradients)
         shards = tuple(Shard(i.name, stored[i.name], self._intervals(stored[i.name], i.name)) for i in graph.inputs)
         return Program(self.rank, self.mesh, shards, tuple(self.out), forward, self.types, loss, gradients, updates)
+
+    def _leave(self, value: str) -> None:
+        """Bring a gradient to where its parameter is stored as soon as it is there."""
+        for parameter in self.goals.get(value, ()):
+            self.gone[parameter] = self._value(value, self.stage.stored[parameter], backward=True)
 
     def _intervals(self, layout: Layout, value: str) -> tuple[tuple[Interval, ...], ...]:
         key = (layout, self.graph.types[value].shape)

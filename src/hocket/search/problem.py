@@ -204,7 +204,7 @@ class _Builder:
         options = strategies(rule, operation, self.mesh, self.p.segments)
         options = self.pins.operations(operation, options)
         costs = np.zeros((ROWS, len(options)))
-        costs[WORK] = [
+        costs[WORK + (BACKWARD if index >= self.graph.forward else 0)] = [
             strategy_seconds(self.graph, operation, rule, o, self.mesh, self.p.prices) for o in options
         ]
         self.p.operation_nodes[number] = self._node(Node("operation", operation.outputs, options), costs)

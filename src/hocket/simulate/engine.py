@@ -30,7 +30,7 @@ def simulate(programs: Sequence[Program], overlap: float = 1.0) -> Timeline:
 
     A rank issues its instructions in order. Local operations occupy its compute stream, collectives its
     communication stream, blocking ones both. `overlap` is the share of an asynchronous collective that hides
-    behind computation (1: all, 0: none); the rest occupies the compute stream too. Ranks that are not among
+    behind computation (1: all, 0: none); the rest slows computation down from where it is issued. Ranks that are not among
     `programs` are taken to arrive at a collective with the last of those that are, so that one rank can stand
     for all that are alike. Raises ProgramError when ranks wait for each other forever.
     """
@@ -105,7 +105,7 @@ def _meet(members: list[_Rank], here: dict[int, Collective], spans: list[Span], 
         call = here[rank.program.rank]
         inputs = [rank.ready.get(n, 0.0) for n in call.inputs]
         start = max(start, rank.communication, *inputs)
-        if call.blocking or overlap < 1.0:
+        if call.blocking:
             start = max(start, rank.compute)
     for rank in members:
         call = here[rank.program.rank]
@@ -114,8 +114,9 @@ def _meet(members: list[_Rank], here: dict[int, Collective], spans: list[Span], 
         spans.append(Span(number, COMMUNICATION, call.kind, start, end, rank.next))
         held = end - start if call.blocking else (1.0 - overlap) * (end - start)
         if held > 0:
-            spans.append(Span(number, COMPUTE, f"wait {call.kind}", start, start + held, rank.next))
-            rank.compute = start + held
+            begin = start if call.blocking else rank.compute
+            spans.append(Span(number, COMPUTE, f"wait {call.kind}", begin, begin + held, rank.next))
+            rank.compute = begin + held
         rank.communication = end
         rank.ready.update(dict.fromkeys(call.outputs, end))
         rank.met[call.group] = rank.met.get(call.group, 0) + 1
