@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from plans import captured, problem_of, programs_of, random_stage
 
 from hocket.capture.configs import TINY
 from hocket.program.types import Collective
+from hocket.runtime import executor, verify
 from hocket.runtime.verify import compare
 from hocket.sharding.mesh import Mesh
 
@@ -42,3 +45,12 @@ def test_random_plans_compute_the_unsplit_step(architecture: str, seed: int) -> 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama", "resnet"])
 def test_random_plans_on_other_meshes(architecture: str, sizes: tuple[int, ...]) -> None:
     _prove(architecture, Mesh(sizes), 0)
+
+
+def test_runs_between_communication_are_cut_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What is compiled together stays uncompiled here: only the cutting into functions is in question.
+    seen: list[object] = []
+    monkeypatch.setattr(executor, "_compiled", lambda function: seen.append(function) or function)
+    monkeypatch.setattr(verify, "Executor", partial(executor.Executor, compile=True))
+    _prove("gpt2", Mesh((2, 2)), 1)
+    assert len(seen) > 100

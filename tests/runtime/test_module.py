@@ -134,3 +134,16 @@ def test_a_rank_that_ended_is_named() -> None:
 def test_ranks_with_different_seeds_are_refused() -> None:
     plan = plan_for(Mesh((2,)), 0)
     assert all("rank 1" in text for text in spawn(ranks.different_seeds, 2, (plan,)))
+
+
+@pytest.mark.proof
+def test_compiled_runs_compute_the_same() -> None:
+    plan = plan_for(Mesh((1,)), 0)
+    module, model = parallelize(small(), plan, Builder(plan), compile=True), small()
+    for step in (0, 1):
+        loss, wanted = module(*batch(step)), model(*batch(step))
+        assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
+        loss.backward()
+        wanted.backward()
+    for path, parameter in model.named_parameters():
+        torch.testing.assert_close(module.get_parameter(path).grad, parameter.grad, rtol=1e-4, atol=1e-6)

@@ -68,6 +68,7 @@ class Executor:
     """One rank's program, turned into functions once and run as often as wanted.
 
     Collectives start as soon as they are reached and are waited for by the first reader of their results.
+    With `compile`, local operations between communication are compiled together by torch.compile.
     With `record`, every run leaves a measured Timeline in `timeline`.
     """
 
@@ -78,12 +79,12 @@ class Executor:
         device: torch.device,
         seed: int = 0,
         record: bool = False,
+        compile: bool = False,
     ) -> None:
         self.program, self.transport, self.device, self.seed = program, transport, device, seed
         self.recorder = _Recorder(program, device, sources(program)) if record else None
-        hooks = Hooks(self._start, self._dropout)
-        if self.recorder is not None:
-            hooks = Hooks(self._start, self._dropout, self.recorder.begin, self.recorder.end)
+        begin, end = (self.recorder.begin, self.recorder.end) if self.recorder else (None, None)
+        hooks = Hooks(self._start, self._dropout, begin, end, _compiled if compile else None)
         self.script = write(program, device, hooks)
         self.order = [shard.name for shard in program.inputs]
 
@@ -131,6 +132,10 @@ class Executor:
             return x * mask * scale, mask
 
         return run
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=False)
 
 
 def shards_of(program: Program) -> Mapping[str, Intervals]:

@@ -35,8 +35,11 @@ def torch_argument(argument: Argument) -> Any:
 
 
 @cache
-def kernel(op: str) -> Kernel:
-    """The function that runs an operation by its full name; raises ProgramError where there is none."""
+def kernel(op: str, traced: bool = False) -> Kernel:
+    """The function that runs an operation by its full name; raises ProgramError where there is none.
+
+    With `traced` it is one that torch.compile can look into.
+    """
     if op in _OWN:
         return _OWN[op]
     namespace, kind, overload = (*op.split("."), "", "")[:3]
@@ -44,7 +47,7 @@ def kernel(op: str) -> Kernel:
     if namespace != "aten" or not overload or found is None:
         raise ProgramError(f"operation {op}", "has a kernel: ATen's by its full name, or one of hocket's own",
                            f"torch {torch.__version__}; own: {', '.join(sorted(_OWN))}")  # fmt: skip
-    return getattr(found, "_op", found)  # without the overload's Python layer
+    return found if traced else getattr(found, "_op", found)  # without the overload's Python layer
 
 
 def _constant(

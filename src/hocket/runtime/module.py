@@ -37,7 +37,8 @@ def parallelize(
     torch.distributed must be initialised with the plan's world size (a plan for one rank needs nothing).
     The model is used up: its parameters move into the shards. With `sync` rank 0's values count, else every
     rank cuts its own copy. A model on the meta device gives unfilled shards, to be loaded from a checkpoint
-    or with `put`. `timeout` in seconds is how long a rank waits for the others in a collective. Raises
+    or with `put`. With `compile`, torch.compile joins local operations between communication (the first step
+    takes long). `timeout` in seconds is how long a rank waits for the others in a collective. Raises
     PlanError where the world is not the plan's, RuntimeFault where ranks have different plans.
     """
     world = dist.get_world_size() if dist.is_initialized() else 1
@@ -56,7 +57,7 @@ def parallelize(
     transport = DistributedTransport(plan.stage.mesh, rank, timeout)
     shards = shards_of(program)
     held = place(model, plan.graph, shards, home, sync and full and world > 1)
-    executor = Executor(program, transport, home, seed, record)
+    executor = Executor(program, transport, home, seed, record, compile)
     return Parallel(plan, executor, held, transport)
 
 

@@ -8,7 +8,7 @@ but the calls themselves.
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,13 +28,15 @@ class Hooks:
 
     `start(collective, tensors)` begins a collective and gives the function that ends it; `dropout(operation,
     salt)` gives the kernel of one dropout, called with the value and the step; `begin()` and
-    `end(index, begun)` enclose each instruction where a timeline is recorded.
+    `end(index, begun)` enclose each instruction where a timeline is recorded. `compile` compiles a run of
+    local operations without communication between them; a timeline has it under its first instruction.
     """
 
     start: Function
     dropout: Callable[[Operation, int], Function]
     begin: Function | None = None
     end: Function | None = None
+    compile: Callable[[Function], Function] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class _Writer:
     bound: dict[object, str] = field(default_factory=dict)
     waiting: dict[str, int] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
 
     def write(self) -> Script:
         program = self.program
@@ -89,6 +92,7 @@ class _Writer:
         self.lines.append(f"return [{', '.join(self._x(v) for _, v in program.gradients)}]")
         text = "\n".join(
             (
+                *self.runs,
                 _function("forward(inputs, step)", forward),
                 _function("backward(kept, step)", received + self.lines),
                 _function("finish(kept)", finish),
@@ -97,6 +101,8 @@ class _Writer:
         file = f"<hocket program of rank {program.rank} at {id(self):x}>"
         linecache.cache[file] = (len(text), None, text.splitlines(True), file)
         exec(compile(text, file, "exec"), self.world)
+        for number in range(len(self.runs)):
+            self.world[f"r{number}"] = (self.hooks.compile or _same)(self.world[f"r{number}"])
         return Script(self.world["forward"], self.world["backward"], self.world["finish"], text)
 
     def _kept(self) -> list[str]:
@@ -121,9 +127,17 @@ class _Writer:
             self.world[self.bound[key]] = value
         return self.bound[key]
 
-    def _body(self, instructions: Iterable[Instruction], first: int) -> None:
+    def _body(self, instructions: Sequence[Instruction], first: int) -> None:
+        run: list[Compute | Free] = []
         for index, instruction in enumerate(instructions, first):
-            if isinstance(instruction, Compute):
+            if self._joins(run, instruction):
+                run.append(instruction)  # type: ignore[arg-type]
+                continue
+            self._run(index - len(run), run)
+            run = []
+            if self._joins(run, instruction):
+                run.append(instruction)  # type: ignore[arg-type]
+            elif isinstance(instruction, Compute):
                 self._arrive(instruction.inputs)
                 self._timed(index, [self._compute(instruction)])
             elif isinstance(instruction, Collective):
@@ -137,6 +151,32 @@ class _Writer:
                 raise ProgramError(
                     f"instruction {index}", "is one that this runtime can carry out", repr(instruction)
                 )
+
+        self._run(first + len(instructions) - len(run), run)
+
+    def _joins(self, run: Sequence[Compute | Free], instruction: Instruction) -> bool:
+        """Whether an instruction is compiled together with those of a run before it."""
+        if self.hooks.compile is None or any(n in self.waiting for n in instruction.inputs):
+            return False
+        if isinstance(instruction, Compute):
+            return instruction.operation.kind != "native_dropout"
+        return isinstance(instruction, Free) and bool(run)
+
+    def _run(self, index: int, run: Sequence[Compute | Free]) -> None:
+        """One call for a run of local operations: a function of what it reads, giving what outlives it."""
+        calls = [i for i in run if isinstance(i, Compute)]
+        if not calls:
+            return
+        made = dict.fromkeys(n for i in calls for n in i.outputs)
+        freed = dict.fromkeys(n for i in run if isinstance(i, Free) for n in i.values)
+        read = dict.fromkeys(n for i in calls for n in i.inputs if n not in made)
+        given = [n for n in made if n not in freed]
+        body = [*map(self._compute, calls), f"return {self._unpacked(given)}"]
+        name = f"r{len(self.runs)}"
+        arguments = ", ".join(self._x(n) for n in read)
+        self.runs.append(_function(f"{name}({arguments})", body))
+        self._timed(index, [f"{self._unpacked(given)} = {name}({arguments})"])
+        self.lines += [f"{self._x(n)} = None" for n in freed if n not in made]
 
     def _timed(self, index: int, lines: list[str]) -> None:
         if self.hooks.begin is None:
@@ -176,7 +216,7 @@ class _Writer:
         if operation.kind == "native_dropout":
             function = self._bind("f", self.hooks.dropout(operation, instruction.salt))
             return f"{target} = {function}({self._argument(operation.args[0])}, step)"
-        function = self._bind("f", kernel(operation.op))
+        function = self._bind("f", kernel(operation.op, self.hooks.compile is not None))
         arguments = [self._argument(a) for a in operation.args]
         arguments += [f"{key}={self._argument(a)}" for key, a in operation.kwargs]
         if operation.op in CREATES:
@@ -198,6 +238,10 @@ class _Writer:
             self.bound[key] = f"c{len(self.bound)}"
             self.world[self.bound[key]] = value
         return self.bound[key]
+
+
+def _same(function: Function) -> Function:
+    return function
 
 
 def _function(head: str, lines: list[str]) -> str:
