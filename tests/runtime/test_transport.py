@@ -1,0 +1,91 @@
+"""Collectives on torch.distributed against the plain tensor operations they mean."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hocket.program.types import Collective
+from hocket.runtime.launch import spawn
+from hocket.runtime.pack import Pieces, cut, join
+from hocket.runtime.transport import DistributedTransport, Meeting, ThreadTransport
+from hocket.sharding.mesh import Mesh
+
+RANKS = 3
+UNEVEN: Pieces = ((3,), (2,), (0,))
+FUSED: Pieces = ((1, 2), (1, 2), (1, 2))
+RAGGED: Pieces = ((2, 1), (1, 1), (0, 3))
+EVEN: Pieces = ((2,), (2,), (2,))
+
+
+def collective(kind: str, dims: tuple[int, ...], pieces: tuple[Pieces, ...], reduce: str = "sum") -> Collective:
+    names = tuple(f"v{i}" for i in range(len(dims)))
+    return Collective(
+        kind, 0, (0, 1, 2), names, tuple(f"{n}_out" for n in names), dims, pieces, 0, 0.0, True, reduce
+    )
+
+
+def whole_shape(dim: int, pieces: Pieces) -> tuple[int, ...]:
+    return tuple(sum(map(sum, pieces)) if d == dim else 4 for d in range(3))
+
+
+def cases() -> list[tuple[Collective, list[tuple[int, ...]], torch.dtype]]:
+    """Collectives with the shapes of what goes in on each rank (of the whole where it is cut)."""
+    found = []
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        for reduce in ("sum", "max"):
+            found.append((collective("all_reduce", (0, 0), ((), ()), reduce), [(3, 4), (5,)], dtype))
+        for pieces in ((EVEN, UNEVEN), (FUSED, RAGGED)):
+            for dims in ((0, 1), (2, 0)):
+                shapes = [whole_shape(d, p) for d, p in zip(dims, pieces, strict=True)]
+                for kind in ("all_gather", "reduce_scatter"):
+                    found.append((collective(kind, dims, pieces), shapes, dtype))
+    found.append((collective("all_gather", (0,), (UNEVEN,)), [whole_shape(0, UNEVEN)], torch.bool))
+    return found
+
+
+def value(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randint(-9, 9, shape, generator=draw).to(dtype)
+
+
+def inputs(call: Collective, shapes: list[tuple[int, ...]], dtype: torch.dtype, rank: int) -> list[Tensor]:
+    if call.kind != "all_gather":
+        return [value(s, dtype, 10 * rank + i) for i, s in enumerate(shapes)]
+    whole = [value(s, dtype, i) for i, s in enumerate(shapes)]
+    return [cut(w, d, p)[rank] for w, d, p in zip(whole, call.dims, call.pieces, strict=True)]
+
+
+def compare_all() -> int:
+    rank = dist.get_rank()
+    transport, plain = DistributedTransport(Mesh((RANKS,)), rank), ThreadTransport(Meeting(), rank)
+    for call, shapes, dtype in cases():
+        held = [inputs(call, shapes, dtype, r) for r in range(RANKS)]
+        found = transport.start(call, held[rank]).finish()
+        for i, tensor in enumerate(found):
+            wanted = plain._one(call, i, [h[i] for h in held])
+            torch.testing.assert_close(tensor, wanted, rtol=0, atol=0, msg=f"{call} {dtype} {i}")
+    count = 0
+    for cut_pieces in (EVEN, UNEVEN, FUSED, RAGGED):
+        for join_pieces in (EVEN, UNEVEN, FUSED, RAGGED):
+            call = Collective("all_to_all", 0, (0, 1, 2), ("v",), ("w",), (0,), (cut_pieces,), 0, 0.0, True,
+                              joins=(1,), join_pieces=(join_pieces,))  # fmt: skip
+            rows, columns = sum(map(sum, cut_pieces)), sum(map(sum, join_pieces))
+            whole = value((rows, columns, 2), torch.float32, 1)
+            held_by = cut(whole, 1, join_pieces)
+            (found_one,) = transport.start(call, [held_by[rank]]).finish()
+            torch.testing.assert_close(found_one, cut(whole, 0, cut_pieces)[rank], rtol=0, atol=0)
+            count += 1
+    return count
+
+
+def test_collectives_on_three_processes() -> None:
+    assert spawn(compare_all, RANKS) == [16] * RANKS
+
+
+@pytest.mark.parametrize("pieces", [EVEN, UNEVEN, FUSED, RAGGED])
+def test_cut_and_join_are_inverse(pieces: Pieces) -> None:
+    whole = torch.randn(whole_shape(1, pieces))
+    torch.testing.assert_close(join(cut(whole, 1, pieces), 1, pieces), whole, rtol=0, atol=0)
