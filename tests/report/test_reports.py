@@ -18,10 +18,10 @@ from hocket.report.compare import comparison_parts, differences
 from hocket.report.explain import build_explanation, explain, predict
 from hocket.report.flip import find_flips, scaled
 from hocket.report.known import known_alternatives, known_texts
-from hocket.report.layers import find_layers
+from hocket.report.layers import Layer, find_layers
 from hocket.report.parameter import price_changes
-from hocket.report.tables import as_text, certificate, common_prefix
-from hocket.report.words import cluster_words, folded, layout_words, percent
+from hocket.report.tables import as_text, certificate, common_prefix, layers_table
+from hocket.report.words import cluster_words, folded, joined, layout_words, percent
 from hocket.search.judge import judge
 from hocket.sharding.layout import Layout
 from hocket.sharding.mesh import Mesh
@@ -84,6 +84,9 @@ def test_layouts_in_words(layout: str, mesh: tuple[int, ...], words: str) -> Non
 
 
 def test_small_words() -> None:
+    assert joined({"all alike": 4}) == "all alike"
+    assert joined({"all alike": 2, "samples": 8}) == "samples/8, 2 copies"
+    assert joined({}) == "-"
     assert [percent(s) for s in (0.0, 0.004, 0.25, 1.5)] == ["0 %", "0.4 %", "25 %", "150 %"]
     assert cluster_words(CLUSTER) == "2 machines of 2 x L4"
     assert common_prefix(["a.b.x.weight", "a.b.y"]) == "a.b."
@@ -175,10 +178,25 @@ def test_comparison_names_what_differs(plan: Plan) -> None:
 
 
 def test_an_explanation_is_text_of_a_hundred_columns(plan: Plan) -> None:
-    text = explain(plan)
+    text = plan.explain()
+    assert text == explain(plan)
     assert max(map(len, text.splitlines())) <= 100
     for word in ("two products", "Layers", "Where the time goes", "The space searched"):
         assert word in text
+
+
+def test_long_names_and_words_stay_inside_the_screen() -> None:
+    layers = [
+        Layer(f"model.layers.*.{name}.weight", 8, (14336, 4096), "dim 1 (each of 3 segments) in 8, dim 0 in 2",
+              10**8, "samples/8, 2 copies", "inner/2, samples/8")
+        for name in ("self_attn.q_proj.with_a_very_long_name", "mlp.gate_proj")
+    ] + [Layer("lm_head.bias", 1, (9,), "whole", 36, "samples/8, 2 copies", "-")]  # fmt: skip
+    text = as_text([layers_table(layers)])
+    assert max(map(len, text.splitlines())) <= 100
+    words = text.split()
+    assert words.count("samples/8,") + words.count("samples/8") == 5
+    assert "gate_proj." in text
+    assert "with_a_very_long_name" in text
 
 
 def test_certificates_in_words(plan: Plan) -> None:

@@ -73,9 +73,7 @@ def load_plan(path: str | PathLike[str]) -> Plan:
         raise FileError(source, "is a whole JSON file", str(error), AGAIN) from None
     found = values.get("format") if isinstance(values, Mapping) else None
     if found != FORMAT:
-        repair = (
-            "plan again with this version of hocket" if found else "give a file that 'hocket plan -o' wrote"
-        )
+        repair = "plan again with this version of hocket" if found else "give a file that 'hocket plan -o' wrote"
         raise FileError(f"{source}: format", f"is {FORMAT}", repr(found), repair)
     return _plan(_convert(values, PlanEntry, source), source)
 

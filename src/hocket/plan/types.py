@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from os import PathLike
 
 from hocket.cluster.types import Cluster
@@ -114,6 +115,12 @@ class Plan:
         from hocket.plan.file import load_plan
 
         return load_plan(path)
+
+    def explain(self) -> str:
+        """Why these layouts, as text of 100 columns: alternatives, time, memory, what would flip it."""
+        # the report lives floors above: it is looked up when asked for
+        text: str = import_module("hocket.report.explain").explain(self)
+        return text
 
     @property
     def gap(self) -> float:

@@ -88,9 +88,7 @@ def exposed_total(timeline: Timeline, rank: int) -> float:
 
 
 def _work(timeline: Timeline, rank: int) -> list[Span]:
-    return [
-        s for s in timeline.spans if s.rank == rank and s.stream == COMPUTE and not s.name.startswith("wait ")
-    ]
+    return [s for s in timeline.spans if s.rank == rank and s.stream == COMPUTE and not s.name.startswith("wait ")]
 
 
 def _purpose(plan: Plan, program: Program, index: int) -> str:

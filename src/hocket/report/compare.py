@@ -51,9 +51,7 @@ def _by_path(layers: Sequence[Layer]) -> dict[str, tuple[str, str]]:
 def comparison_parts(best: Plan, others: Sequence[tuple[str, Plan | str]]) -> list[RenderableType]:
     """Plans picked by hand beside the best; a text in place of a plan says why there is none."""
     made = table("Picked by hand", ["layout", ">step", ">slower", ">memory", "mesh"])
-    made.add_row(
-        "hocket", format_seconds(best.seconds), "", format_bytes(best.memory.total), str(best.stage.mesh)
-    )
+    made.add_row("hocket", format_seconds(best.seconds), "", format_bytes(best.memory.total), str(best.stage.mesh))
     for text, plan in others:
         if isinstance(plan, str):
             made.add_row(text, "-", "-", "-", "does not fit", style="dim")

@@ -60,9 +60,7 @@ class _Work:
 
     def words(self, entry: Input) -> tuple[str, str]:
         forward = dict.fromkeys(self._index_words(i) for i in self._users(entry.name))
-        backward = dict.fromkeys(
-            self._index_words(i) for i in self._makers(self.gradients.get(entry.name, ""))
-        )
+        backward = dict.fromkeys(self._index_words(i) for i in self._makers(self.gradients.get(entry.name, "")))
         return " | ".join(forward) or "-", " | ".join(backward) or "-"
 
     def _index_words(self, index: int) -> str:

@@ -19,6 +19,7 @@ from hocket.report.words import cluster_words, mesh_words, percent, shown
 from hocket.units import format_bytes, format_seconds
 
 WIDTH = 100
+LONGEST_NAME = 34
 NO_FLIP = "no bandwidth between 1/256 and 256 times today's makes one of these alternatives better"
 ALL_KNOWN = "every operation of the model has a rule: nothing is kept whole for want of one"
 
@@ -42,8 +43,8 @@ def table(title: str, columns: Sequence[str], caption: str = "") -> Table:
     for number, column in enumerate(columns):
         right = column.startswith(">")
         made.add_column(
-            column.lstrip(">"), justify="right" if right else "left", no_wrap=right, ratio=None,
-            overflow="fold", min_width=6 if number == 0 else None,
+            column.lstrip(">"), justify="right" if right else "left", no_wrap=right or number == 0,
+            overflow="fold",
         )  # fmt: skip
     return made
 
@@ -121,27 +122,35 @@ def layers_table(layers: Sequence[Layer]) -> Table:
     made = table(
         f"Layers (names start with {prefix})" if prefix else "Layers",
         ["parameter", ">count", "shape", "held as", ">on each", "work shared by"],
-        "samples: of the batch; features: of the outputs; inner: of the sums; all alike: not shared",
+        "samples: of the batch; features: of the outputs; inner: of the sums; copies: repeated",
     )
-    made.columns[0].min_width = min(30, max((len(x.path) - len(prefix) for x in layers), default=6))
     matrices, vectors = small(layers)
     for x in matrices:
         shape = "x".join(map(str, x.shape))
         cells = (str(x.count), shape, x.stored, format_bytes(x.held), work(x.forward, x.backward))
-        made.add_row(x.path.removeprefix(prefix), *cells)
+        made.add_row(_short(x.path, prefix), *cells)
     groups: dict[tuple[str, str, str], list[Layer]] = {}
     for x in vectors:
         groups.setdefault((x.stored, x.forward, x.backward), []).append(x)
     for (stored, forward, backward), group in groups.items():
-        name = group[0].path.removeprefix(prefix) if len(group) == 1 else f"vectors: {_endings(group)}"
+        name = _short(group[0].path, prefix) if len(group) == 1 else _vectors(group)
         count, held = sum(x.count for x in group), sum(x.held for x in group)
         made.add_row(name, str(count), "", stored, format_bytes(held), work(forward, backward), style="dim")
     return made
 
 
-def _endings(group: Sequence[Layer]) -> str:
-    names = dict.fromkeys(".".join(x.path.split(".")[-2:]).removeprefix("*.") for x in group)
-    return shown(names, 2)
+def _short(path: str, prefix: str) -> str:
+    """A path without the common start, broken after a dot where it is long: columns do not wrap names."""
+    name = path.removeprefix(prefix)
+    cut = name.rfind(".", 0, LONGEST_NAME) + 1
+    return name if len(name) <= LONGEST_NAME or not cut else f"{name[:cut]}\n  {name[cut:]}"
+
+
+def _vectors(group: Sequence[Layer]) -> str:
+    names = list(dict.fromkeys(".".join(x.path.split(".")[-2:]).removeprefix("*.") for x in group))
+    rest = len(names) - 1
+    more = f"\n  and {rest} kind{'s' if rest > 1 else ''} more" if rest else ""
+    return f"vectors: {names[0]}{more}"
 
 
 def work(forward: str, gradient: str) -> str:
@@ -214,9 +223,7 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
 def plan_parts(explanation: Explanation) -> list[RenderableType]:
     """A plan on one screen."""
     plan = explanation.plan
-    title = Text.assemble(
-        (plan.graph.name or "model", "bold green"), " on ", (cluster_words(plan.cluster), "bold")
-    )
+    title = Text.assemble((plan.graph.name or "model", "bold green"), " on ", (cluster_words(plan.cluster), "bold"))
     return [title, Text(), summary(plan), Text(), layers_table(explanation.layers), Text(),
             traffic_table(explanation.traffic)]  # fmt: skip
 

@@ -59,7 +59,7 @@ def work_words(
 
 def _token_word(operation: Operation, token: str, rule: Rule, samples: Mapping[str, int]) -> str:
     if token == "R":
-        return "all alike"
+        return ALIKE
     if token.startswith("P") and token[1:2].isdigit():
         return "addends"
     factor = next((f for f in rule.factors if f.name == token), None)
@@ -73,14 +73,18 @@ def _token_word(operation: Operation, token: str, rule: Rule, samples: Mapping[s
     return _FACTORS.get(token, "features" if operation.kind in PRODUCTS else "positions")
 
 
+ALIKE = "all alike"
+"""Work that every device repeats."""
+
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "embedding", "embedding_dense_backward"})
 
 
 def joined(parts: Mapping[str, int]) -> str:
-    """`samples/4, features/2` of the parts' words."""
-    if not parts:
-        return "-"
-    return ", ".join(w if w == "all alike" else f"{w}/{n}" for w, n in parts.items())
+    """`samples/4, features/2` of the parts' words; repeated work beside divided work as `2 copies`."""
+    divided = [f"{word}/{n}" for word, n in parts.items() if word != ALIKE]
+    if not divided:
+        return ALIKE if parts else "-"
+    return ", ".join([*divided, *(f"{n} copies" for word, n in parts.items() if word == ALIKE)])
 
 
 def mesh_words(mesh: Mesh) -> str:
