@@ -47,7 +47,7 @@ def random_stage(problem: Problem, seed: int) -> Stage:
     for pair, costs in problem.model.edges.items():
         noise = draw.uniform(0.0, 0.3, costs.shape)
         model.edges[pair] = np.where(np.isfinite(costs), noise * (costs > 0), costs)
-    found = solve_model(model, seconds=10.0, gap=0.9)
+    found = solve_model(model, seconds=60.0, gap=0.9)
     choice = found.choice
     assert choice is not None
     return problem.stage(choice)
