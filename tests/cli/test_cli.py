@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hocket.cli.main import run
+from hocket.cli.planning import with_better
 from hocket.plan.file import load_plan
 
 
@@ -42,15 +44,27 @@ def test_plan_shows_and_compares(capsys: pytest.CaptureFixture[str], tmp_path: P
         capsys, "plan", "tiny:gpt2", "-c", "local:2", "--like", "dp=2", "--like", "tp=2,dp=1", "-m", "3",
         "--pin", "wte.weight=replicate", "-o", str(path),
     )  # fmt: skip
+    assert "written to" in text
     for word in ("GPT2LMHeadModel on 2 x CPU", "proven", "h.*.mlp.c_fc.weight", "Communication", "3 microbatches"):
         assert word in text
     assert "dp=2 is" in text
     assert "tp=2,dp=1 is" in text
-    assert "slower than the best plan found" in text
+    assert "faster than the best" not in text
     assert max(map(len, text.splitlines())) <= 100 + len(str(path)) * 2
     plan = load_plan(path)
     assert plan.schedule.microbatches == 3
     assert plan.stage.stored["p_transformer_wte_weight"].is_replicated
+
+
+def test_a_better_plan_picked_by_hand_is_taken(plan_file: Path) -> None:
+    found = load_plan(plan_file)
+    slow = replace(found, seconds=found.seconds * 2)
+    assert with_better(found, [("dp=2", slow), ("tp=2", "needs 1 GB more")]) is found
+    taken = with_better(slow, [("dp=2", found)])
+    assert (taken.stage, taken.seconds) == (found.stage, found.seconds)
+    assert taken.lower_bound <= taken.seconds
+    assert "dp=2" in taken.search.searcher
+    assert taken.search.alternatives[0].seconds == slow.seconds
 
 
 def test_explain_tells_alternatives_time_and_space(capsys: pytest.CaptureFixture[str], plan_file: Path) -> None:

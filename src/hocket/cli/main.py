@@ -85,7 +85,13 @@ def print_error(error: HocketError) -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if code == STOPPED:
+        # a thread may still be inside a solver or a capture, and must not hold up or crash the exit
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

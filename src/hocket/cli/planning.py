@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,11 +12,11 @@ import typer
 
 from hocket.cli.options import ModelOptions, read_cluster, read_model, read_seconds, read_share
 from hocket.cli.progress import screen, watched
+from hocket.plan.types import Alternative, Plan
 
 if TYPE_CHECKING:
     from hocket.cluster.types import Cluster
     from hocket.graph.types import Graph
-    from hocket.plan.types import Plan
 
 Model = Annotated[str, typer.Argument(help="hf:NAME (as hf:gpt2), tiny:NAME, or file.py:function", metavar="MODEL")]
 Batch = Annotated[int, typer.Option(min=1, help="Samples in a microbatch, of all devices together.")]
@@ -77,21 +78,45 @@ def plan(
         )  # fmt: skip
 
     best = find("planning")
+    others = _picked(like or [], find)
+    best = with_better(best, others)
+    if output is not None:
+        best.save(output)
+    show(best, others)
+    if output is not None:
+        screen().print(f"written to {output}; see hocket explain {output}", soft_wrap=True)
+
+
+def show(best: Plan, others: Sequence[tuple[str, Plan | str]]) -> None:
+    """Print a plan, and what it is held against."""
+    from hocket.report.compare import comparison_parts
     from hocket.report.explain import build_explanation
     from hocket.report.tables import plan_parts
 
+    parts = plan_parts(build_explanation(best, flips=False))
     console = screen()
-    for part in plan_parts(build_explanation(best, flips=False)):
+    for part in [*parts, *(comparison_parts(best, others) if others else [])]:
         console.print(part)
-    if like:
-        from hocket.report.compare import comparison_parts
 
-        others = _picked(like, find)
-        for part in comparison_parts(best, others):
-            console.print(part)
-    if output is not None:
-        best.save(output)
-        console.print(f"written to {output}; see hocket explain {output}", soft_wrap=True)
+
+def with_better(best: Plan, others: Sequence[tuple[str, Plan | str]]) -> Plan:
+    """The fastest of the plans: a layout picked by hand can beat a search that had too little time.
+
+    Keeps the bound of the whole search, which holds for these layouts too, and its record.
+    """
+    plans = [(text, plan) for text, plan in others if not isinstance(plan, str)]
+    text, fastest = min(plans, key=lambda pair: pair[1].seconds, default=("", best))
+    if fastest.seconds >= best.seconds:
+        return best
+    lost = Alternative(
+        "what the search found", best.seconds / best.schedule.microbatches, 0.0, "slower", best.stage
+    )
+    record = replace(
+        best.search,
+        searcher=f"{best.search.searcher}, then {text} as picked by hand",
+        alternatives=(lost, *best.search.alternatives),
+    )
+    return replace(fastest, lower_bound=min(best.lower_bound, fastest.seconds), search=record)
 
 
 def _picked(like: list[str], find: Callable[[str, str], Plan]) -> list[tuple[str, Plan | str]]:

@@ -54,7 +54,7 @@ def watched(title: str, work: Callable[[Watcher, threading.Event], T]) -> T:
                 thread.join(0.1)
         except KeyboardInterrupt:
             stop.set()
-            thread.join(5.0)
+            thread.join(1.0)
             raise
     if errors:
         raise errors[0]

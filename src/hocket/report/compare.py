@@ -73,7 +73,7 @@ def comparison_parts(best: Plan, others: Sequence[tuple[str, Plan | str]]) -> li
 def _told(best: Plan, text: str, plan: Plan, most: int = 6) -> list[RenderableType]:
     slower = plan.seconds / best.seconds - 1
     if abs(slower) < 5e-4:
-        return [Text.assemble((text, "bold"), " is as fast as the best plan found")]
+        return [Text.assemble((text, "bold"), " is as fast as the best plan found.\n")]
     word = "slower" if slower > 0 else "faster"
     lines = [Text.assemble((text, "bold"), f" is {percent(abs(slower))} {word} than the best plan found.")]
     found = differences(best, plan)

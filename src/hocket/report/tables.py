@@ -212,7 +212,8 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
     made = table("What else was judged", ["plan", ">step", ">slower", "why not"])
     for v in verdicts:
         if v.seconds < inf:
-            slower = f"+{percent(v.slower)}" if v.slower >= 5e-4 else "equal"
+            sign = "+" if v.slower > 0 else "-"
+            slower = f"{sign}{percent(abs(v.slower))}" if abs(v.slower) >= 5e-4 else "equal"
             reason = v.reason if v.reason != "slower" else ""
             made.add_row(v.title, format_seconds(v.seconds), slower, reason)
         else:
