@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hocket.errors import HocketError
 from hocket.plan.types import Plan
+from hocket.program.types import Collective, Compute
 from hocket.runtime.checkpoint import load, save
 from hocket.runtime.module import Parallel, parallelize
 from hocket.runtime.shards import put_shard
@@ -87,11 +88,21 @@ def gradients(plan: Plan) -> dict[str, list[Tensor]]:
     return found
 
 
-def microbatches(plan: Plan) -> tuple[float, list[Tensor], list[tuple[int, ...]]]:
-    module = parallelize(small(), plan, Builder(plan), sync=False)
-    loss = module.step(*batch(0, 2 * plan.graph.types[plan.graph.batch[0].name].shape[0]))
-    parts = [p.grad for p in module.parameters() if p.grad is not None]
-    return loss.item(), parts, [tuple(e.intervals) for e in module.held.values()]  # type: ignore[misc]
+def recorded_step(plan: Plan) -> tuple[float, dict[str, Tensor], list[tuple[str, str]], list[tuple[str, str]]]:
+    """Loss and whole gradients of a step of two microbatches; the spans found and those expected."""
+    module = parallelize(small(), plan, Builder(plan), sync=False, record=True)
+    loss = module.step(*batch(0, 16))
+    for entry in module.held.values():
+        if entry.tensor.grad is not None:
+            entry.tensor.data = entry.tensor.grad
+    found = sorted((s.stream, s.name) for s in module.timeline.spans)
+    wanted = []
+    for instruction in module.program.instructions:
+        if isinstance(instruction, Compute):
+            wanted.append(("compute", instruction.operation.kind))
+        elif isinstance(instruction, Collective):
+            wanted.append(("communication", instruction.kind))
+    return loss.item(), whole_state(module), found, sorted(wanted)
 
 
 def dropped(plan: Plan) -> tuple[list[float], list[float]]:

@@ -60,6 +60,18 @@ def test_a_step_averages_its_microbatches() -> None:
         torch.testing.assert_close(module.get_parameter(path).grad, parameter.grad)
 
 
+def test_a_step_of_microbatches_on_two_ranks_with_its_timeline() -> None:
+    plan = plan_for(Mesh((2,)), 4, microbatches=2)
+    model = small()
+    wanted = model(*batch(0, 16))
+    wanted.backward()
+    for loss, gradients, spans, expected in spawn(ranks.recorded_step, 2, (plan,)):
+        assert loss == pytest.approx(wanted.item(), rel=1e-6)
+        assert spans == expected
+        for path, parameter in model.named_parameters():
+            torch.testing.assert_close(gradients[path], parameter.grad, rtol=1e-4, atol=1e-6)
+
+
 def test_dropout_is_the_same_on_every_rank_and_new_in_every_step() -> None:
     plan = plan_for(Mesh((2, 2)), 5, dropout=0.5)
     found = spawn(ranks.dropped, 4, (plan,))

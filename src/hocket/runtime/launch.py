@@ -65,7 +65,8 @@ def init(timeout: float = 600.0) -> torch.device:
 
 def rank_environment(rank: int, ranks: int, port: int, threads: int | None = None) -> dict[str, str]:
     """torchrun's variables for one of `ranks` local processes that meet on loopback at a port."""
-    cores = os.cpu_count() or 1
+    allowed = getattr(os, "sched_getaffinity", None)
+    cores = len(allowed(0)) if allowed else os.cpu_count() or 1
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
