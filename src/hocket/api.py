@@ -46,6 +46,7 @@ def plan(
     optimizer: str = "adam",
     like: str = "",
     gap: float = 0.02,
+    axes: int = 0,
     watcher: Watcher | None = None,
     stop: threading.Event | None = None,
     seed: int = 0,
@@ -53,11 +54,12 @@ def plan(
     """The best plan found for a training step on a cluster, with a proven bound.
 
     `graph` is one microbatch. `search` is auto, ilp, greedy or exhaustive; `budget` in seconds; `gap` the
-    relative distance from the bound at which to stop; `optimizer` one of OPTIMIZER_BYTES; `like` a layout
+    relative distance from the bound at which to stop; `axes` the most axes of a mesh (0: it depends);
+    `optimizer` one of OPTIMIZER_BYTES; `like` a layout
     picked by hand, as `tp=2,dp=2,zero=3`. `stop` ends the search early with the best so far. Raises
     PlanError, PinError, MemoryLimitError.
     """
-    settings = _settings(graph, cluster, search, pins, budget, optimizer, like, gap)
+    settings = _settings(graph, cluster, search, pins, budget, optimizer, like, gap, axes)
     found = _search(graph, cluster, settings, watcher, stop)
     judgement, stage = found.judgement, found.stage
     if judgement is None or stage is None or found.graph is None:
@@ -106,6 +108,7 @@ def _settings(
     optimizer: str,
     like: str,
     gap: float,
+    axes: int,
 ) -> Settings:
     if searcher != "auto" and searcher not in SEARCHERS:
         raise PlanError(f"search {searcher!r}", f"is one of auto, {', '.join(SEARCHERS)}", searcher)
@@ -114,7 +117,7 @@ def _settings(
     pinned = Pins.parse(pins)
     check_pins(pinned, graph, cluster.size)
     known = Known.parse(like, cluster.size) if like else None
-    return Settings(searcher, budget, gap, OPTIMIZER_BYTES[optimizer], pinned, known)
+    return Settings(searcher, budget, gap, OPTIMIZER_BYTES[optimizer], pinned, known, axes)
 
 
 def programs(plan: Plan, ranks: Sequence[int] | None = None) -> list[Program]:
@@ -131,9 +134,7 @@ def simulate(plan: Plan) -> Timeline:
     return run_clock(programs(plan, sorted(kinds.values())), plan.cluster.overlap)
 
 
-def verify(
-    model: nn.Module, sample: Sample, plan: Plan, loss: Callable[[Any], Tensor] | None = None
-) -> Report:
+def verify(model: nn.Module, sample: Sample, plan: Plan, loss: Callable[[Any], Tensor] | None = None) -> Report:
     """All ranks in this process against the unsplit step: loss, every gradient, every buffer.
 
     Raises PlanError where the plan was made for another model.

@@ -27,6 +27,10 @@ ROUNDS = 14
 """Most weights that are tried on one model."""
 
 
+COMBINE_SECONDS = 2.0
+"""Longest time for the integer program over the choices that came up."""
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """A trade: share of work against traffic in each pass; `memory` in seconds per limit of memory."""
@@ -78,7 +82,6 @@ def solve_model(
         progress.offer(model, least.choice)
     weights = Weights(1.0, 1.0, 0.0)
     for _ in range(ROUNDS):
-        known = len(progress.seen)
         if not _try(model, weights, progress, end, stop):
             break
         if progress.bound >= min(cutoff, progress.seconds * (1 - gap)):
@@ -86,9 +89,9 @@ def solve_model(
         if time.monotonic() > end or (stop is not None and stop.is_set()):
             break
         better = _next_weights(model, progress.seen)
-        if better is None or (better == weights and len(progress.seen) == known):
+        if better is None or better[1] <= progress.bound * (1 + gap / 10):
             break
-        weights = better
+        weights = better[0]
     if progress.bound < min(cutoff, progress.seconds * (1 - gap)):
         _combine(model, progress, end, gap, stop)
     return Solution(progress.choice, progress.bound)
@@ -137,9 +140,7 @@ def _weighed(costs: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArra
     return result
 
 
-def _try(
-    model: Model, weights: Weights, progress: Progress, end: float, stop: threading.Event | None
-) -> bool:
+def _try(model: Model, weights: Weights, progress: Progress, end: float, stop: threading.Event | None) -> bool:
     """Solve the model under weights: better bound, another assignment. False when time ran out."""
     scalar = _scalar(model, weights.costs(model.limit))
     reduced = reduce_model(scalar)
@@ -169,8 +170,9 @@ def _integral(
     return None if choice is None else tuple(choice)
 
 
-def _next_weights(model: Model, seen: Sequence[tuple[int, ...]]) -> Weights | None:
-    """The weights with the best bound if the assignments seen were all there are (a linear program)."""
+def _next_weights(model: Model, seen: Sequence[tuple[int, ...]]) -> tuple[Weights, float] | None:
+    """The weights with the best bound if the assignments seen were all there are (a linear program), and that
+    bound: no weights give a better one."""
     totals = np.array([model.totals(choice) for choice in dict.fromkeys(seen)])
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)
@@ -190,8 +192,8 @@ def _next_weights(model: Model, seen: Sequence[tuple[int, ...]]) -> Weights | No
     solver.run()
     if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
-    forward, backward, price = (float(v) for v in solver.getSolution().col_value[1:4])
-    return Weights(forward, backward, price * scale)
+    value, forward, backward, price = (float(v) for v in solver.getSolution().col_value[:4])
+    return Weights(forward, backward, price * scale), value * scale
 
 
 def _combine(model: Model, progress: Progress, end: float, gap: float, stop: threading.Event | None) -> None:
@@ -202,7 +204,7 @@ def _combine(model: Model, progress: Progress, end: float, gap: float, stop: thr
     for choice in progress.seen:
         for u, k in enumerate(choice):
             keep[u][k] = True
-    left = min(10.0, max(0.1, end - time.monotonic()))
+    left = min(COMBINE_SECONDS, max(0.1, end - time.monotonic()))
     found = _solve_part(model, keep, left, gap / 4, progress.seconds, stop)
     if found is not None:
         progress.offer(model, tuple(found))

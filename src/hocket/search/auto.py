@@ -15,7 +15,7 @@ from hocket.graph.recompute import find_blocks, recompute
 from hocket.graph.types import Graph
 from hocket.plan.types import Alternative, Stage
 from hocket.search.anytime import least_memory
-from hocket.search.cones import build_cones
+from hocket.search.cones import Cones, build_cones
 from hocket.search.ilp import Solution
 from hocket.search.judge import Judgement, judge
 from hocket.search.known import Known, restrict
@@ -29,13 +29,22 @@ from hocket.units import format_bytes
 Watcher = Callable[[str, int, int, str], None]
 """Told (what is done, how much of it, of how much, in words)."""
 
-AXES = 3
-"""Most axes that a mesh is factorised into."""
+SMALL = 16
+"""Up to so many devices meshes have up to three axes, beyond two (unless asked): their number grows fast."""
+FIRST_GAP = 0.08
+"""Relative gap of the first look at every mesh."""
+CASE_SECONDS = 20.0
+"""Longest time for one search of one case."""
+REFINED = 2
+"""Cases that are searched to the end, after a first look at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a search is asked: budget in seconds, relative gap, optimizer bytes per element, pins, searcher."""
+    """What a search is asked: searcher, budget in seconds, relative gap, optimizer bytes per element, pins.
+
+    `axes` is the most axes a mesh may have (0: three up to SMALL devices, else two).
+    """
 
     searcher: str = "auto"
     budget: float = inf
@@ -43,6 +52,7 @@ class Settings:
     optimizer_bytes: float = 8.0
     pins: Pins = field(default_factory=Pins)
     known: Known | None = None
+    axes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +93,7 @@ class Found:
         return min([*self.bounds.values(), self.seconds])
 
 
-def meshes(devices: int, axes: int = AXES) -> tuple[Mesh, ...]:
+def meshes(devices: int, axes: int) -> tuple[Mesh, ...]:
     """Every way to arrange devices in a grid of up to so many axes longer than 1, few axes first."""
 
     def cuts(n: int, left: int) -> list[tuple[int, ...]]:
@@ -110,6 +120,14 @@ def search(
     return _Search(graph, cluster, settings, watcher or (lambda *_: None), stop or threading.Event()).run()
 
 
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A case ready to be searched."""
+
+    problem: Problem
+    cones: Cones
+
+
 class _Search:
     """A search under way."""
 
@@ -123,63 +141,86 @@ class _Search:
         self.limit = min(cluster.memory_limit(rank) for rank in range(cluster.size))
         self.blocks = find_blocks(graph)
         self.excess: dict[Case, int] = {}
+        self.judged: dict[Case, float] = {}
+        self.opened: dict[Case, _Open] = {}
         self.searcher: Searcher = SEARCHERS["ilp" if settings.searcher == "auto" else settings.searcher]
 
     def run(self) -> Found:
         cases, start = self._meshes(), time.monotonic()
         for number, mesh in enumerate(cases):
-            self.watcher("search", number, len(cases), f"mesh {mesh}")
-            tight = self._case(Case(mesh, ()), self.graph)
-            if tight and self.blocks:
-                for share in (len(self.blocks), len(self.blocks) // 2):
-                    blocks = self.blocks[:share]
-                    if blocks:
-                        self._case(Case(mesh, blocks), recompute(self.graph, blocks))
-            if self._over():
+            self.watcher("search", number, len(cases), f"a first look at mesh {mesh}")
+            self._mesh(mesh)
+            if self._over() and number + 1 < len(cases):
                 self.found.complete = False
-                for rest in cases[number + 1 :]:
-                    self.found.bounds[Case(rest, ())] = 0.0
+                self.found.bounds.update({Case(rest, ()): 0.0 for rest in cases[number + 1 :]})
                 break
+        if len(cases) > 1:
+            self._refine()
         self.watcher("search", len(cases), len(cases), "done")
         self.found.elapsed = time.monotonic() - start
         if self.found.stage is None:
             self._nothing_fits()
         return self.found
 
+    def _mesh(self, mesh: Mesh) -> None:
+        """Search a mesh, with recomputation where memory holds it back."""
+        gap = self.settings.gap if self.settings.known or self.settings.pins.mesh else FIRST_GAP
+        tight = self._case(Case(mesh, ()), gap)
+        if tight:
+            for share in (len(self.blocks), len(self.blocks) // 2):
+                if share and not self._over():
+                    self._case(Case(mesh, self.blocks[:share]), gap)
+
+    def _refine(self) -> None:
+        """Search the most promising cases to the end."""
+        order = sorted(self.judged, key=lambda case: self.judged[case])
+        for case in order[:REFINED]:
+            if not self._over():
+                self.watcher("refine", 0, 1, str(case))
+                self._case(case, self.settings.gap)
+
     def _meshes(self) -> tuple[Mesh, ...]:
         if self.settings.known is not None:
             return (self.settings.known.mesh,)
         if self.settings.pins.mesh is not None:
             return (self.settings.pins.mesh,)
-        return meshes(self.cluster.size)
+        axes = self.settings.axes or (3 if self.cluster.size <= SMALL else 2)
+        self.found.space = f"meshes of up to {axes} axes; "
+        return meshes(self.cluster.size, axes)
 
     def _over(self) -> bool:
         return self.stop.is_set() or time.monotonic() > self.end
 
-    def _case(self, case: Case, graph: Graph) -> bool:
-        """Search one case; whether memory is what holds it back."""
-        settings = self.settings
-        prices = MeshPrices(self.cluster, case.mesh)
-        problem = build_problem(graph, case.mesh, prices, self.limit, settings.optimizer_bytes, settings.pins)
-        self.found.space = self.found.space or problem.space
-        self.found.whole = tuple(
-            sorted({o.op for o, r in zip(graph.operations, problem.rules, strict=True) if not r.known})
-        )
-        model = restrict(problem, settings.known) if settings.known else problem.model
-        cones = build_cones(model, problem.wishes)
+    def _open(self, case: Case) -> _Open:
+        """A case's graph, problem and model, built once."""
+        if case not in self.opened:
+            settings = self.settings
+            graph = recompute(self.graph, case.blocks)
+            prices = MeshPrices(self.cluster, case.mesh)
+            problem = build_problem(graph, case.mesh, prices, self.limit, settings.optimizer_bytes, settings.pins)
+            model = restrict(problem, settings.known) if settings.known else problem.model
+            self.opened[case] = _Open(problem, build_cones(model, problem.wishes))
+            if not self.found.space.endswith(problem.space):
+                self.found.space += problem.space
+            whole = {o.op for o, r in zip(graph.operations, problem.rules, strict=True) if not r.known}
+            self.found.whole = tuple(sorted(whole))
+        return self.opened[case]
+
+    def _case(self, case: Case, gap: float) -> bool:
+        """Search one case to a gap; whether memory is what holds it back."""
+        problem, cones = self._open(case).problem, self._open(case).cones
         model = cones.model
         tight = False
         for attempt in range(4):
-            left = max(0.5, self.end - time.monotonic())
-            cutoff = self.found.seconds * (1 - settings.gap / 2)
-            solution = self.searcher(model, left, settings.gap / 2, cutoff, self.stop)
-            if attempt == 0:
-                self.found.bounds[case] = solution.bound
+            left = min(max(0.5, self.end - time.monotonic()), CASE_SECONDS)
+            cutoff = self.found.seconds * (1 - self.settings.gap / 2)
+            solution = self.searcher(model, left, gap / 2, cutoff, self.stop)
+            if attempt == 0 and model.limit == self.limit:
+                self.found.bounds[case] = max(solution.bound, self.found.bounds.get(case, 0.0))
             if solution.choice is None:
                 self._left_behind(case, solution, problem)
                 return solution.infeasible or tight
-            choice = cones.expand(solution.choice)
-            judged = self._offer(case, graph, problem, choice, solution.bound)
+            judged = self._offer(case, problem, cones.expand(solution.choice), solution.bound)
             if judged.fits:
                 break
             tight = True
@@ -187,17 +228,17 @@ class _Search:
         memory = model.totals(solution.choice or ())[MEMORY]
         return tight or bool(memory > 0.9 * model.limit)
 
-    def _offer(
-        self, case: Case, graph: Graph, problem: Problem, choice: Sequence[int], bound: float
-    ) -> Judgement:
+    def _offer(self, case: Case, problem: Problem, choice: Sequence[int], bound: float) -> Judgement:
         """Judge an assignment and keep it if it is the best that fits."""
-        stage = problem.stage(choice)
+        graph, stage = problem.graph, problem.stage(choice)
         judged = judge(graph, stage, self.cluster, self.settings.optimizer_bytes, problem.prices)
         if not judged.fits:
             self.excess[case] = min(judged.excess, self.excess.get(case, judged.excess))
             reason = f"needs {format_bytes(judged.excess)} more per device"
             self.found.alternatives.append(Alternative(str(case), inf, bound, reason, stage))
-        elif judged.seconds < self.found.seconds:
+            return judged
+        self.judged[case] = min(judged.seconds, self.judged.get(case, inf))
+        if judged.seconds < self.found.seconds:
             self._demote()
             self.found.graph, self.found.stage, self.found.case = graph, stage, case
             self.found.judgement = judged
@@ -209,9 +250,7 @@ class _Search:
         found = self.found
         if found.stage is not None:
             bound = found.bounds[found.case] if found.case else 0.0
-            found.alternatives.append(
-                Alternative(str(found.case), found.seconds, bound, "slower", found.stage)
-            )
+            found.alternatives.append(Alternative(str(found.case), found.seconds, bound, "slower", found.stage))
 
     def _left_behind(self, case: Case, solution: Solution, problem: Problem) -> None:
         if solution.infeasible:

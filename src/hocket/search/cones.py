@@ -102,9 +102,7 @@ def _merge(
         del near[other][here]
         moved = costs[:, mapping, :]
         if other == there:
-            nodes[there][:TIMES] += np.stack(
-                [m[np.arange(len(mapping)), np.arange(len(mapping))] for m in moved]
-            )
+            nodes[there][:TIMES] += np.stack([m[np.arange(len(mapping)), np.arange(len(mapping))] for m in moved])
             continue
         known = near[there].get(other)
         near[there][other] = moved if known is None else known + moved

@@ -130,9 +130,7 @@ def _program(model: Model, cutoff: float, objective: int | None) -> tuple[highsp
     starts = [0, *np.cumsum(counts).tolist()]
     binaries = starts[-1]
     rows = _Rows()
-    sums: dict[int, tuple[list[NDArray[np.int64]], list[NDArray[np.float64]]]] = {
-        k: ([], []) for k in range(ROWS)
-    }
+    sums: dict[int, tuple[list[NDArray[np.int64]], list[NDArray[np.float64]]]] = {k: ([], []) for k in range(ROWS)}
     for u, costs in enumerate(model.nodes):
         columns = np.arange(starts[u], starts[u + 1])
         rows.add(columns, np.ones(len(columns)), 1.0, 1.0)

@@ -24,9 +24,7 @@ def strategy_seconds(
     graph: Graph, operation: Operation, rule: Rule, strategy: Strategy, mesh: Mesh, prices: MeshPrices
 ) -> float:
     """Seconds that a strategy's local work takes, special local code and its all-reduces included."""
-    inputs = [
-        local_type(o, graph.types[n], mesh) for n, o in zip(operation.inputs, strategy.inputs, strict=True)
-    ]
+    inputs = [local_type(o, graph.types[n], mesh) for n, o in zip(operation.inputs, strategy.inputs, strict=True)]
     outputs = [
         local_type(o, graph.types[n], mesh) for n, o in zip(operation.outputs, strategy.outputs, strict=True)
     ]

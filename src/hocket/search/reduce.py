@@ -49,8 +49,7 @@ class Reduced:
         chosen = {u: int(self.kept[u][k]) for u, k in zip(self.alive, choice, strict=True)}
         for fold in reversed(self.folded):
             place = tuple(
-                int(np.searchsorted(axis, chosen[n]))
-                for n, axis in zip(fold.neighbours, fold.axes, strict=True)
+                int(np.searchsorted(axis, chosen[n])) for n, axis in zip(fold.neighbours, fold.axes, strict=True)
             )
             chosen[fold.node] = int(self.kept[fold.node][fold.best[place]])
         return [chosen[u] for u in range(len(self.kept))]
@@ -186,9 +185,7 @@ def _largest_change(costs: Costs) -> Costs:
             change = costs[:, low : low + step, None, :] - costs[:, None, :, :]
             # an impossible pair: replacing it costs nothing, choosing it costs everything
             change[:, np.broadcast_to(np.isinf(costs[WORK])[None, :, :], change.shape[1:])] = -inf
-            blocked = (
-                np.isinf(costs[WORK, low : low + step])[:, None, :] & np.isfinite(costs[WORK])[None, :, :]
-            )
+            blocked = np.isinf(costs[WORK, low : low + step])[:, None, :] & np.isfinite(costs[WORK])[None, :, :]
             change[:, blocked] = inf
             result[:, low : low + step] = change.max(axis=3)
     return np.where(np.isneginf(result), 0.0, result)

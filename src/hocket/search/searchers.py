@@ -26,9 +26,7 @@ def ilp(model: Model, seconds: float, gap: float, cutoff: float, stop: threading
     return solve_model(model, seconds, gap, cutoff, stop)
 
 
-def exhaustive(
-    model: Model, seconds: float, gap: float, cutoff: float, stop: threading.Event | None
-) -> Solution:
+def exhaustive(model: Model, seconds: float, gap: float, cutoff: float, stop: threading.Event | None) -> Solution:
     """Try every assignment: the oracle for tiny problems. Raises PlanError where there are too many."""
     count = prod(c.shape[1] for c in model.nodes)
     if count > EXHAUSTIVE_LIMIT:
