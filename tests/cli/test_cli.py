@@ -97,6 +97,18 @@ def test_verify_passes_fails_and_refuses_another_model(capsys: pytest.CaptureFix
     assert "fingerprint" in capsys.readouterr().err
 
 
+def test_models_by_name_are_verified_with_random_weights(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    sizes = ["hf:gpt2", "--layers", "1", "--batch", "2", "--sequence", "16"]
+    sizes += [word for item in ("n_embd=32", "n_head=2", "vocab=64") for word in ("--set", item)]
+    path = str(tmp_path / "p.json")
+    output(capsys, "plan", *sizes, "-c", "local:2", "-o", path)
+    assert "are equal" in output(capsys, "verify", path, *sizes)
+    assert run(["verify", path, *sizes, "--set", "n_inner=40"]) == 2
+    assert "fingerprint" in capsys.readouterr().err
+
+
 TINY = ["plan", "tiny:gpt2", "-c", "local:2"]
 
 

@@ -57,6 +57,9 @@ def _real(loaded: Loaded) -> Loaded:
         return loaded
     torch.manual_seed(0)
     module = module.to_empty(device="cpu")
+    tie = getattr(module, "tie_weights", None)
+    if callable(tie):  # leaving the meta device gives tied parameters a storage each
+        tie()
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.normal_(0.0, 0.05 if parameter.dim() > 1 else 0.5)
