@@ -19,8 +19,8 @@ from hocket.program.lower import lower
 from hocket.program.text import parse_program, print_program
 from hocket.program.types import Collective, Compute, Free, Program, Receive, Send
 from hocket.program.verify import verify_program, verify_programs
+from hocket.search.builder import build_problem
 from hocket.search.judge import finish
-from hocket.search.problem import build_problem
 from hocket.sharding.mesh import Mesh
 
 GRAPH = parse_graph(

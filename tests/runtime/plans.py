@@ -18,8 +18,9 @@ from hocket.program.liveness import with_frees
 from hocket.program.lower import lower
 from hocket.program.types import Program
 from hocket.search.anytime import solve_model
+from hocket.search.builder import build_problem
 from hocket.search.model import Model
-from hocket.search.problem import Problem, build_problem
+from hocket.search.problem import Problem
 from hocket.sharding.mesh import Mesh
 
 

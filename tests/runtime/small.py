@@ -16,7 +16,7 @@ from hocket.cost.prices import MeshPrices
 from hocket.pipeline.schedule import Schedule
 from hocket.plan.types import Memory, Plan, SearchRecord
 from hocket.program.types import Program
-from hocket.search.problem import build_problem
+from hocket.search.builder import build_problem
 from hocket.sharding.mesh import Mesh
 
 VOCAB, WIDTH, HEADS, LENGTH, BATCH = 48, 16, 4, 8, 8

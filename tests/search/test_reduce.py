@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hocket.search.ilp import solve
 from hocket.search.anytime import solve_model
+from hocket.search.ilp import solve
 from hocket.search.model import MEMORY, ROWS, TIMES, Model
 from hocket.search.reduce import reduce_model
 

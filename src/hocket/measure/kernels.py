@@ -160,11 +160,6 @@ def _row_calls(device: str, rows: int, width: int, quick: bool) -> list[tuple[st
     x, g = _random(rows, width, device=device), _random(rows, width, device=device)
     weight, bias = _random(width, device=device), _random(width, device=device)
     _, mean, rstd = aten.native_layer_norm.default(x, [width], weight, bias, 1e-5)
-    soft = torch.softmax(x, -1)
-    positive = x.abs() + 1.0
-    rowwise = torch.randint(0, width, (rows, 1), device=device)
-    table = min(1024, 2 * rows)
-    spots = torch.randint(0, table, (rows,), device=device)
     calls: list[tuple[str, Call, int]] = [
         ("gelu", partial(aten.gelu.default, x), 2),
         ("gelu_backward", partial(aten.gelu_backward.default, g, x), 3),
@@ -182,9 +177,18 @@ def _row_calls(device: str, rows: int, width: int, quick: bool) -> list[tuple[st
         ("_log_softmax", partial(aten._log_softmax.default, x, -1, False), 2),
         ("sum", partial(aten.sum.dim_IntList, x, [0], False), 1),
     ]
-    if quick:
-        return calls
-    calls += [
+    return calls if quick else calls + _more_row_calls(device, x, g)
+
+
+def _more_row_calls(device: str, x: Tensor, g: Tensor) -> list[tuple[str, Call, int]]:
+    """The kinds that a quick measurement leaves out."""
+    rows, width = x.shape
+    soft = torch.softmax(x, -1)
+    positive = x.abs() + 1.0
+    rowwise = torch.randint(0, width, (rows, 1), device=device)
+    table = min(1024, 2 * rows)
+    spots = torch.randint(0, table, (rows,), device=device)
+    return [
         (
             "_softmax_backward_data",
             partial(aten._softmax_backward_data.default, g, soft, -1, torch.float32),
@@ -216,7 +220,6 @@ def _row_calls(device: str, rows: int, width: int, quick: bool) -> list[tuple[st
             3,
         ),
     ]
-    return calls
 
 
 def _attention_samples(device: str) -> Iterator[Sample]:

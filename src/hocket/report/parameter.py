@@ -16,8 +16,9 @@ from hocket.errors import PlanError
 from hocket.plan.types import Plan, Stage
 from hocket.report.tables import table
 from hocket.report.words import layout_words, percent
+from hocket.search.builder import build_problem
 from hocket.search.model import MEMORY
-from hocket.search.problem import Node, Problem, build_problem
+from hocket.search.problem import Node, Problem
 from hocket.sharding.layout import Layout
 from hocket.units import format_bytes, format_seconds
 

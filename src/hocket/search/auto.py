@@ -15,14 +15,16 @@ from hocket.graph.recompute import find_blocks, recompute
 from hocket.graph.types import Graph
 from hocket.plan.types import Alternative, Stage
 from hocket.search.anytime import least_memory
+from hocket.search.builder import build_problem
 from hocket.search.cones import Cones, build_cones
 from hocket.search.ilp import Solution
 from hocket.search.judge import Judgement, judge
 from hocket.search.known import Known, restrict
 from hocket.search.model import MEMORY
 from hocket.search.pins import Pins
-from hocket.search.problem import Problem, build_problem
+from hocket.search.problem import Problem
 from hocket.search.searchers import SEARCHERS, Searcher
+from hocket.search.structure import Structure, find_structure
 from hocket.sharding.mesh import Mesh
 from hocket.units import format_bytes
 
@@ -31,7 +33,7 @@ Watcher = Callable[[str, int, int, str], None]
 
 SMALL = 16
 """Up to so many devices meshes have up to three axes, beyond two (unless asked): their number grows fast."""
-FIRST_GAP = 0.08
+FIRST_GAP = 0.12
 """Relative gap of the first look at every mesh."""
 CASE_SECONDS = 20.0
 """Longest time for one search of one case."""
@@ -143,6 +145,7 @@ class _Search:
         self.excess: dict[Case, int] = {}
         self.judged: dict[Case, float] = {}
         self.opened: dict[Case, _Open] = {}
+        self.structures: dict[tuple[str, ...], Structure] = {}
         self.searcher: Searcher = SEARCHERS["ilp" if settings.searcher == "auto" else settings.searcher]
 
     def run(self) -> Found:
@@ -166,10 +169,8 @@ class _Search:
         """Search a mesh, with recomputation where memory holds it back."""
         gap = self.settings.gap if self.settings.known or self.settings.pins.mesh else FIRST_GAP
         tight = self._case(Case(mesh, ()), gap)
-        if tight:
-            for share in (len(self.blocks), len(self.blocks) // 2):
-                if share and not self._over():
-                    self._case(Case(mesh, self.blocks[:share]), gap)
+        if tight and self.blocks and not self._over():
+            self._case(Case(mesh, self.blocks), gap)
 
     def _refine(self) -> None:
         """Search the most promising cases to the end."""
@@ -185,7 +186,7 @@ class _Search:
         if self.settings.pins.mesh is not None:
             return (self.settings.pins.mesh,)
         axes = self.settings.axes or (3 if self.cluster.size <= SMALL else 2)
-        self.found.space = f"meshes of up to {axes} axes; "
+        self.found.space = f"meshes of up to {axes} axes; none or all repeated blocks recomputed; "
         return meshes(self.cluster.size, axes)
 
     def _over(self) -> bool:
@@ -195,9 +196,20 @@ class _Search:
         """A case's graph, problem and model, built once."""
         if case not in self.opened:
             settings = self.settings
-            graph = recompute(self.graph, case.blocks)
+            if case.blocks not in self.structures:
+                self.structures[case.blocks] = find_structure(recompute(self.graph, case.blocks))
+            structure = self.structures[case.blocks]
+            graph = structure.graph
             prices = MeshPrices(self.cluster, case.mesh)
-            problem = build_problem(graph, case.mesh, prices, self.limit, settings.optimizer_bytes, settings.pins)
+            problem = build_problem(
+                graph,
+                case.mesh,
+                prices,
+                self.limit,
+                settings.optimizer_bytes,
+                settings.pins,
+                structure=structure,
+            )
             model = restrict(problem, settings.known) if settings.known else problem.model
             self.opened[case] = _Open(problem, build_cones(model, problem.wishes))
             if not self.found.space.endswith(problem.space):
@@ -220,6 +232,9 @@ class _Search:
             if solution.choice is None:
                 self._left_behind(case, solution, problem)
                 return solution.infeasible or tight
+            if attempt == 0 and model.seconds(solution.choice) >= self.found.seconds:
+                self._left_behind(case, solution, problem)
+                return bool(model.totals(solution.choice)[MEMORY] > 0.9 * model.limit)
             judged = self._offer(case, problem, cones.expand(solution.choice), solution.bound)
             if judged.fits:
                 break
@@ -260,6 +275,8 @@ class _Search:
             self.found.bounds[case] = inf
         elif solution.bound > 0 and solution.bound >= self.found.seconds * (1 - self.settings.gap):
             reason = "cannot be better: its bound is above the best"
+        elif solution.choice is not None:
+            reason = "its best plan takes longer even before the ends of its passes are counted"
         else:
             reason = "no plan found in the time given"
         self.found.alternatives.append(Alternative(str(case), inf, solution.bound, reason))

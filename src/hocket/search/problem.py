@@ -1,4 +1,4 @@
-"""From a graph and a mesh to a model of choices, and from choices back to a stage.
+"""A search problem: a model of choices, and what an assignment of it means as a stage.
 
 One node per class of operations (its strategies), per class of inputs (how they are stored), and per value
 with several readers (the layout that its readers share): see Stage for `used`, `kept` and `reused`. Edges
@@ -7,28 +7,23 @@ are resharding on the cheapest way. What the model leaves out is said by `Proble
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import Literal
 
-import numpy as np
-
 from hocket.cost.prices import MeshPrices
-from hocket.graph.flow import Flow, find_flow
-from hocket.graph.fold import Fold, find_fold
+from hocket.graph.flow import Flow
+from hocket.graph.fold import Fold
 from hocket.graph.types import Graph, TensorType
 from hocket.plan.types import Stage
-from hocket.search.cones import Wish, is_light
-from hocket.search.model import BACKWARD, MEMORY, ROWS, TIMES, TRAFFIC, WORK, Costs, Model
-from hocket.search.pins import Pins
-from hocket.search.pricing import strategy_seconds
-from hocket.sharding.layout import Layout, Partial
+from hocket.search.cones import Wish
+from hocket.search.model import Model
+from hocket.search.structure import Structure
+from hocket.sharding.layout import Layout
 from hocket.sharding.mesh import Mesh
-from hocket.sharding.reshard import Ways, find_ways
+from hocket.sharding.reshard import Ways
 from hocket.sharding.rule import Rule
-from hocket.sharding.rules import rule_of
-from hocket.sharding.strategy import Segments, Strategy, find_segments, stored_layouts, strategies
+from hocket.sharding.strategy import Segments, Strategy
 
 Kind = Literal["operation", "stored", "used", "kept", "reused"]
 
@@ -44,20 +39,41 @@ class Node:
 
 @dataclass
 class Problem:
-    """A graph on a mesh, ready to be searched. `bytes_per_element` is the optimizer's state."""
+    """A graph on a mesh, ready to be searched: what each node of the model decides."""
 
-    graph: Graph
+    structure: Structure
     mesh: Mesh
     prices: MeshPrices
-    flow: Flow
-    fold: Fold
-    rules: tuple[Rule, ...]
-    segments: Segments
     model: Model
     nodes: list[Node] = field(default_factory=list)
     wishes: list[Wish] = field(default_factory=list)
     operation_nodes: dict[int, int] = field(default_factory=dict)
     ways: dict[tuple[TensorType, bool], Ways] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that is laid out."""
+        return self.structure.graph
+
+    @property
+    def flow(self) -> Flow:
+        """The flow of the graph's values."""
+        return self.structure.flow
+
+    @property
+    def fold(self) -> Fold:
+        """The classes of operations and inputs that are laid out alike."""
+        return self.structure.fold
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rule of every operation."""
+        return self.structure.rules
+
+    @property
+    def segments(self) -> Segments:
+        """Segmentations of every value's dims."""
+        return self.structure.segments
 
     def stage(self, choice: Sequence[int]) -> Stage:
         """The stage that an assignment means."""
@@ -81,333 +97,3 @@ class Problem:
             "main operand; a value is converted to at most one shared layout per pass, from which each reader "
             "takes its own; operations run in the captured order"
         )
-
-
-def build_problem(
-    graph: Graph,
-    mesh: Mesh,
-    prices: MeshPrices,
-    limit: float = inf,
-    optimizer_bytes: float = 8.0,
-    pins: Pins | None = None,
-    folded: bool = True,
-) -> Problem:
-    """The search problem of a graph on a mesh; `limit` is in bytes per device. Raises PinError."""
-    flow = find_flow(graph)
-    fold = find_fold(graph, flow) if folded else _unfolded(graph)
-    rules = tuple(rule_of(operation, graph.types) for operation in graph.operations)
-    segments = find_segments(graph, rules)
-    model = Model(limit=limit)
-    problem = Problem(graph, mesh, prices, flow, fold, rules, segments, model)
-    _Builder(problem, optimizer_bytes, pins or Pins()).run()
-    return problem
-
-
-def _unfolded(graph: Graph) -> Fold:
-    inputs = {i.name: n for n, i in enumerate(graph.inputs)}
-    return Fold(tuple(range(len(graph.operations))), inputs)
-
-
-@dataclass(frozen=True, slots=True)
-class _Port:
-    """One end of an edge: a node and the layout that each of its options means there."""
-
-    node: int
-    layouts: tuple[Layout, ...]
-
-
-class _Builder:
-    """Builds a problem's nodes and edges, one value at a time."""
-
-    def __init__(self, problem: Problem, optimizer_bytes: float, pins: Pins) -> None:
-        self.p, self.optimizer_bytes, self.pins = problem, optimizer_bytes, pins
-        self.graph, self.flow, self.fold, self.mesh = problem.graph, problem.flow, problem.fold, problem.mesh
-        self.shared: dict[tuple[object, Kind], int] = {}
-        self.stored: dict[int, int] = {}
-        self.members: dict[tuple[object, Kind], list[str]] = {}
-        self.wanted: dict[TensorType, dict[Layout, None]] = {}
-        self.alike: list[str] = []
-        self.counted: dict[tuple[_Port, _Port, TensorType, bool, bool], int] = {}
-        self.counts: dict[int, int] = {}
-
-    def run(self) -> None:
-        for index, number in enumerate(self.fold.operations):
-            if number not in self.p.operation_nodes:
-                self._operation(index, number)
-            self.counts[number] = self.counts.get(number, 0) + 1
-        self._inputs()
-        for alike in self._alike().values():
-            self.alike = alike
-            self._value(alike[0])
-        for (kind_value, kind), names in self.members.items():
-            number = self.shared[kind_value, kind]
-            node = self.p.nodes[number]
-            self.p.nodes[number] = Node(kind, tuple(names), node.options)
-        for number, place in self.p.operation_nodes.items():
-            self.p.model.nodes[place] *= self.counts[number]
-        self._edges()
-        self._wishes()
-
-    def _wishes(self) -> None:
-        """Say which operation follows which of its operands: what is light itself before what is heavy."""
-        heavy = set()
-        for index, number in enumerate(self.fold.operations):
-            if not is_light(self.graph.operations[index].kind, self.p.rules[index]):
-                heavy.add(self.p.operation_nodes[number])
-        told: set[int] = set()
-        for index, number in enumerate(self.fold.operations):
-            node = self.p.operation_nodes[number]
-            if node in heavy or node in told:
-                continue
-            told.add(node)
-            operation = self.graph.operations[index]
-            single = len(set(operation.inputs)) == 1
-            order = sorted(dict.fromkeys(operation.inputs), key=lambda n: -self.graph.types[n].elements)
-            leaders = [self._source_node(name, index) for name in order]
-            wanted = [n for n in leaders if n is not None and (single or n not in heavy)]
-            self.p.wishes.append(Wish(node, tuple(wanted)))
-        self._hub_wishes(heavy)
-
-    def _hub_wishes(self, heavy: set[int]) -> None:
-        """A shared conversion that light operations alone would read is none: they follow what is made."""
-        for (key, kind), node in self.shared.items():
-            if kind == "kept":
-                continue
-            value = self.members[key, kind][0]
-            backward = kind == "reused" or value not in self.flow.crossing
-            forward = kind == "used"
-            readers = [
-                *(self.flow.forward_readers[value] if forward else ()),
-                *(self.flow.backward_readers[value] if backward else ()),
-            ]
-            light = all(self.p.operation_nodes[self.fold.operations[r]] not in heavy for r in readers)
-            source = self.shared.get((key, "kept")) if kind == "reused" else None
-            made, _ = self._maker(value)
-            if light and made is not None and value not in self.fold.inputs:
-                self.p.wishes.append(Wish(node, (made.node if source is None else source,)))
-
-    def _source_node(self, value: str, reader: int) -> int | None:
-        """The node that a reader takes a value from."""
-        made, key = self._maker(value)
-        if made is None or value in self.fold.inputs:
-            return None
-        kinds: tuple[Kind, ...] = ("used",)
-        if value in self.flow.crossing and reader >= self.graph.forward:
-            kinds = ("reused", "kept")
-        for kind in kinds:
-            if (key, kind) in self.shared:
-                return self.shared[key, kind]
-        return made.node
-
-    def _operation(self, index: int, number: int) -> None:
-        operation, rule = self.graph.operations[index], self.p.rules[index]
-        options = strategies(rule, operation, self.mesh, self.p.segments)
-        options = self.pins.operations(operation, options)
-        costs = np.zeros((ROWS, len(options)))
-        costs[WORK + (BACKWARD if index >= self.graph.forward else 0)] = [
-            strategy_seconds(self.graph, operation, rule, o, self.mesh, self.p.prices) for o in options
-        ]
-        self.p.operation_nodes[number] = self._node(Node("operation", operation.outputs, options), costs)
-
-    def _node(self, node: Node, costs: Costs) -> int:
-        self.p.nodes.append(node)
-        return self.p.model.add_node(f"{node.kind} {node.members[0]}", costs)
-
-    def _inputs(self) -> None:
-        trained = {name for name, _ in self.graph.gradients}
-        classes: dict[int, list[str]] = {}
-        for entry in self.graph.inputs:
-            classes.setdefault(self.fold.inputs[entry.name], []).append(entry.name)
-        roles = {i.name: i for i in self.graph.inputs}
-        for number, names in classes.items():
-            tensor = self.graph.types[names[0]]
-            cuts = {d: self.p.segments.get((names[0], d), frozenset()) for d in range(len(tensor.shape))}
-            whole = (Layout.replicated(len(self.mesh.sizes)),)
-            free = roles[names[0]].role == "parameter"
-            options = stored_layouts(tensor, self.mesh, cuts) if free else whole
-            options = self.pins.stored([roles[n] for n in names], options, self.mesh)
-            copies = 2 if names[0] in trained else 1
-            held = np.array([self._elements(o, tensor) for o in options])
-            costs = np.zeros((ROWS, len(options)))
-            costs[MEMORY] = held * (copies * tensor.bytes / max(1, tensor.elements))
-            costs[MEMORY] += held * (self.optimizer_bytes if names[0] in trained else 0.0)
-            costs[MEMORY] *= len(names)
-            self.stored[number] = self._node(Node("stored", tuple(names), options), costs)
-
-    def _elements(self, layout: Layout, tensor: TensorType) -> float:
-        parts = 1
-        for size, placement in zip(self.mesh.sizes, layout.placements, strict=True):
-            parts *= 1 if str(placement) in ("R", "P") else size
-        return tensor.elements / parts
-
-    def _alike(self) -> dict[object, list[str]]:
-        """Values grouped by who makes and who reads them: each group is laid out in one go."""
-        fold, operations = self.fold, self.graph.operations
-        groups: dict[object, list[str]] = {}
-        goals: dict[str, list[int]] = {}
-        for name, result in (*self.graph.gradients, *self.graph.updates):
-            goals.setdefault(result, []).append(fold.inputs[name])
-        makers: dict[str, object] = {name: ("input", number) for name, number in fold.inputs.items()}
-        for index, operation in enumerate(operations):
-            for slot, name in enumerate(operation.outputs):
-                makers[name] = (fold.operations[index], slot)
-
-        def places(value: str, readers: Sequence[int]) -> object:
-            return tuple(
-                (fold.operations[r], p)
-                for r in readers
-                for p, name in enumerate(operations[r].inputs)
-                if name == value
-            )
-
-        for value in self.graph.types:
-            if value in makers:
-                forward = places(value, self.flow.forward_readers[value])
-                backward = places(value, self.flow.backward_readers[value])
-                apart = value in self.flow.early or value in self.flow.late
-                crossing = value in self.flow.crossing
-                ends = tuple(goals.get(value, ()))
-                key = (makers[value], forward, backward, ends, crossing, apart)
-                groups.setdefault(key, []).append(value)
-        return groups
-
-    def _value(self, value: str) -> None:
-        """Lay the chain made -> used -> (readers, kept -> reused -> readers in the backward pass)."""
-        made, key = self._maker(value)
-        if made is None:
-            return
-        tensor = self.graph.types[value]
-        crossing = value in self.flow.crossing
-        forward = self._readers(value, self.flow.forward_readers[value])
-        backward = self._readers(value, self.flow.backward_readers[value])
-        leaving = self._leaving(value)
-        if not crossing:
-            back = not forward and (bool(backward) or value not in self.flow.forward_made)
-            readers = [*forward, *backward, *leaving]
-            source = self._hub(value, key, "used", made, readers, tensor, back)
-            self._join(value, source, readers, tensor, back)
-            return
-        forward = [*forward, *leaving]
-        kept = self._kept(value, key, made, [*forward, *backward], tensor)
-        source = self._hub(value, key, "used", made, [*forward, kept], tensor, False) if forward else made
-        self._join(value, source, [*forward, kept], tensor, False)
-        again = self._hub(value, key, "reused", kept, backward, tensor, True)
-        self._join(value, again, backward, tensor, True)
-
-    def _maker(self, value: str) -> tuple[_Port | None, object]:
-        if value in self.fold.inputs:
-            number = self.fold.inputs[value]
-            node = self.stored[number]
-            return _Port(node, self.p.nodes[node].options), ("input", number)  # type: ignore[arg-type]
-        index = self._producers().get(value)
-        if index is None:
-            return None, None
-        slot = self.graph.operations[index].outputs.index(value)
-        number = self.fold.operations[index]
-        node = self.p.operation_nodes[number]
-        layouts = tuple(o.outputs[slot] for o in self.p.nodes[node].options)  # type: ignore[union-attr]
-        return _Port(node, layouts), (number, slot)
-
-    def _producers(self) -> Mapping[str, int]:
-        if not hasattr(self, "made_by"):
-            self.made_by = self.graph.producers()
-        return self.made_by
-
-    def _readers(self, value: str, indices: Sequence[int]) -> list[_Port]:
-        ports = []
-        for index in indices:
-            node = self.p.operation_nodes[self.fold.operations[index]]
-            options = self.p.nodes[node].options
-            for position, name in enumerate(self.graph.operations[index].inputs):
-                if name == value:
-                    ports.append(_Port(node, tuple(o.inputs[position] for o in options)))  # type: ignore[union-attr]
-        return ports
-
-    def _leaving(self, value: str) -> list[_Port]:
-        """Readers outside the graph: a gradient or a new buffer goes where its input is stored."""
-        if not hasattr(self, "goals"):
-            self.goals: dict[str, list[str]] = {}
-            for name, result in (*self.graph.gradients, *self.graph.updates):
-                self.goals.setdefault(result, []).append(name)
-        ports = []
-        for name in self.goals.get(value, ()):
-            node = self.stored[self.fold.inputs[name]]
-            ports.append(_Port(node, self.p.nodes[node].options))  # type: ignore[arg-type]
-        return ports
-
-    def _hub(
-        self,
-        value: str,
-        key: object,
-        kind: Kind,
-        source: _Port,
-        readers: list[_Port],
-        tensor: TensorType,
-        back: bool,
-    ) -> _Port:
-        """The node that several readers share, fed by the source; the source itself where one reader is."""
-        if len(readers) < 2:
-            return source
-        port = self._shared_node(value, key, kind, [source, *readers])
-        self._count(source, port, tensor, value, back)
-        return port
-
-    def _shared_node(self, value: str, key: object, kind: Kind, ends: list[_Port]) -> _Port:
-        self.members.setdefault((key, kind), []).extend(self.alike)
-        number = self.shared.get((key, kind))
-        if number is None:
-            found = dict.fromkeys(layout for end in ends for layout in end.layouts)
-            options = tuple(o for o in found if not any(isinstance(p, Partial) for p in o.placements))
-            number = self._node(Node(kind, (value,), options), np.zeros((ROWS, len(options))))
-            self.shared[key, kind] = number
-        return _Port(number, self.p.nodes[number].options)  # type: ignore[arg-type]
-
-    def _kept(self, value: str, key: object, made: _Port, ends: list[_Port], tensor: TensorType) -> _Port:
-        """What the backward pass finds of a value; it takes memory where forward ends.
-
-        Of an input only what goes beyond its stored part counts.
-        """
-        port = self._shared_node(value, key, "kept", [made, *ends])
-        each = tensor.bytes / max(1, tensor.elements)
-        sizes = np.array([self._elements(o, tensor) * each for o in port.layouts])
-        costs = self.p.model.nodes[port.node]
-        costs[MEMORY] += sizes * len(self.alike)
-        if value in self.fold.inputs:
-            own = np.array([self._elements(o, tensor) * each for o in made.layouts])
-            self.p.model.nodes[made.node][MEMORY] -= own * len(self.alike)
-            penalty = np.where(sizes[None, :] < own[:, None] - 0.5, inf, 0.0)
-            blocked = np.zeros((TIMES, *penalty.shape))
-            blocked[WORK] = penalty
-            self.p.model.add_edge(made.node, port.node, blocked)
-        return port
-
-    def _join(self, value: str, source: _Port, readers: list[_Port], tensor: TensorType, back: bool) -> None:
-        for reader in readers:
-            self._count(source, reader, tensor, value, back)
-
-    def _count(self, source: _Port, reader: _Port, tensor: TensorType, value: str, back: bool) -> None:
-        key = (source, reader, tensor, value in self.flow.early or value in self.flow.late, back)
-        self.counted[key] = self.counted.get(key, 0) + len(self.alike)
-        self.wanted.setdefault(tensor, {}).update(dict.fromkeys((*source.layouts, *reader.layouts)))
-
-    def _edges(self) -> None:
-        """Resharding on every edge: it holds the communication stream, and what does not hide the other."""
-        for (source, reader, tensor, apart, back), count in self.counted.items():
-            ways = self._ways(tensor, apart)
-            rows = [ways.index[layout] for layout in source.layouts]
-            columns = [ways.index[layout] for layout in reader.layouts]
-            seconds = ways.seconds[np.ix_(rows, columns)] * count
-            finite = np.where(np.isfinite(seconds), seconds, 0.0)
-            costs = np.zeros((TIMES, *seconds.shape))
-            row = BACKWARD if back else 0
-            costs[row + WORK] = finite * (1.0 - self.p.prices.cluster.overlap if apart else 1.0)
-            costs[row + TRAFFIC] = finite
-            costs[WORK][np.isinf(seconds)] = inf
-            self.p.model.add_edge(source.node, reader.node, costs)
-
-    def _ways(self, tensor: TensorType, apart: bool) -> Ways:
-        key = (tensor, apart)
-        if key not in self.p.ways:
-            price = self.p.prices.bundled if apart else self.p.prices.collective
-            self.p.ways[key] = find_ways(tensor, self.mesh, tuple(self.wanted[tensor]), price)
-        return self.p.ways[key]

@@ -1,0 +1,74 @@
+"""What a search derives of a graph alone, whatever the mesh: computed once, used for every mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from hocket.graph.flow import Flow, find_flow
+from hocket.graph.fold import Fold, find_fold
+from hocket.graph.types import Graph
+from hocket.sharding.rule import Rule
+from hocket.sharding.rules import rule_of
+from hocket.sharding.strategy import Segments, find_segments
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A graph with its rules, segments, flow and fold.
+
+    `producers` is the operation that makes each value, `goals` the inputs whose gradient or new value a value
+    is, `alike` the groups of values that are made and read by the same classes of operations.
+    """
+
+    graph: Graph
+    flow: Flow
+    fold: Fold
+    rules: tuple[Rule, ...]
+    segments: Segments
+    producers: dict[str, int]
+    goals: dict[str, tuple[str, ...]]
+    alike: tuple[tuple[str, ...], ...]
+
+
+def find_structure(graph: Graph, folded: bool = True) -> Structure:
+    """Derive a graph's structure; not `folded`: every operation decides for itself."""
+    flow = find_flow(graph)
+    fold = find_fold(graph, flow) if folded else _unfolded(graph)
+    rules = tuple(rule_of(operation, graph.types) for operation in graph.operations)
+    goals: dict[str, tuple[str, ...]] = {}
+    for name, result in (*graph.gradients, *graph.updates):
+        goals[result] = (*goals.get(result, ()), name)
+    alike = _alike(graph, flow, fold, goals)
+    segments = find_segments(graph, rules)
+    return Structure(graph, flow, fold, rules, segments, graph.producers(), goals, alike)
+
+
+def _unfolded(graph: Graph) -> Fold:
+    inputs = {i.name: n for n, i in enumerate(graph.inputs)}
+    return Fold(tuple(range(len(graph.operations))), inputs)
+
+
+def _alike(graph: Graph, flow: Flow, fold: Fold, goals: dict[str, tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """Values grouped by who makes and who reads them: each group can be laid out in one go."""
+    operations = graph.operations
+    makers: dict[str, Hashable] = {name: ("input", number) for name, number in fold.inputs.items()}
+    for index, operation in enumerate(operations):
+        for slot, name in enumerate(operation.outputs):
+            makers[name] = (fold.operations[index], slot)
+
+    def places(value: str, readers: Sequence[int]) -> Hashable:
+        return tuple(
+            (fold.operations[r], p) for r in readers for p, name in enumerate(operations[r].inputs) if name == value
+        )
+
+    groups: dict[Hashable, list[str]] = {}
+    for value in graph.types:
+        if value in makers:
+            forward = places(value, flow.forward_readers[value])
+            backward = places(value, flow.backward_readers[value])
+            apart = value in flow.early or value in flow.late
+            ends = tuple(fold.inputs[name] for name in goals.get(value, ()))
+            key = (makers[value], forward, backward, ends, value in flow.crossing, apart)
+            groups.setdefault(key, []).append(value)
+    return tuple(tuple(group) for group in groups.values())
