@@ -54,9 +54,7 @@ class Perceptron(nn.Module):
         return ((x - wanted) ** 2).mean()
 
 
-def perceptron(
-    width: int, hidden: int, rows: int, layers: int = 1
-) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+def perceptron(width: int, hidden: int, rows: int, layers: int = 1) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     torch.manual_seed(0)
     with torch.device("meta" if width * hidden > 2**16 else "cpu"):
         return Perceptron(width, hidden, layers), (torch.randn(rows, width), torch.randn(rows, width))
