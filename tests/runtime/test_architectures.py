@@ -36,7 +36,7 @@ def test_a_random_plan_computes_the_unsplit_step(architecture: str) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 @pytest.mark.parametrize("architecture", TINY)
 def test_random_plans_compute_the_unsplit_step(architecture: str, seed: int) -> None:
     _prove(architecture, Mesh((2, 2)), seed)
