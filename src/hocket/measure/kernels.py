@@ -180,7 +180,7 @@ def _row_calls(device: str, rows: int, width: int, quick: bool) -> list[tuple[st
     return calls if quick else calls + _more_row_calls(device, x, g)
 
 
-def _more_row_calls(device: str, x: Tensor, g: Tensor) -> list[tuple[str, Call, int]]:
+def _more_row_calls(device: str, x: torch.Tensor, g: torch.Tensor) -> list[tuple[str, Call, int]]:
     """The kinds that a quick measurement leaves out."""
     rows, width = x.shape
     soft = torch.softmax(x, -1)
