@@ -48,4 +48,5 @@ def find_flow(graph: Graph) -> Flow:
     made_forward = {i.name for i in graph.inputs}
     made_forward |= {name for op in graph.operations[: graph.forward] for name in op.outputs}
     crossing = {name for name in made_forward if backward[name]}
-    return Flow(frozenset(early), frozenset(late), forward, backward, frozenset(crossing), frozenset(made_forward), frozenset(leaving))
+    sets = (frozenset(crossing), frozenset(made_forward), frozenset(leaving))
+    return Flow(frozenset(early), frozenset(late), forward, backward, *sets)

@@ -81,6 +81,7 @@ class Found:
     alternatives: list[Alternative] = field(default_factory=list)
     space: str = ""
     whole: tuple[str, ...] = ()
+    title: str = ""
     complete: bool = True
     elapsed: float = 0.0
 
@@ -172,8 +173,30 @@ class _Search:
         if tight and self.blocks and not self._over():
             self._case(Case(mesh, self.blocks), gap)
 
+    def _hand_picked(self, case: Case) -> None:
+        """Complete and judge the layouts that people would pick on a case's mesh."""
+        sizes = case.mesh.sizes
+        if len(sizes) > 2 or self.settings.known is not None:
+            return
+        ways = [(sizes[0], sizes[1])] if len(sizes) == 2 else [(sizes[0], 1), (1, sizes[0])]
+        problem = self._open(case).problem
+        for dp, tp in ways:
+            for zero in (0, 3) if dp > 1 else (0,):
+                if not self._over():
+                    self._known(case, problem, Known(dp, tp, zero))
+
+    def _known(self, case: Case, problem: Problem, known: Known) -> None:
+        cones = build_cones(restrict(problem, known), problem.wishes)
+        left = min(max(0.5, self.end - time.monotonic()), CASE_SECONDS)
+        solution = self.searcher(cones.model, left, FIRST_GAP, inf, self.stop)
+        if solution.choice is not None:
+            self._offer(case, problem, cones.expand(solution.choice), self.found.bounds.get(case, 0.0), str(known))
+
     def _refine(self) -> None:
-        """Search the most promising cases to the end."""
+        """Search the most promising cases to the end, beside what people would pick there."""
+        order = sorted(self.judged, key=lambda case: self.judged[case])
+        for case in {*order[:REFINED], *(c for c in self.opened if len(c.mesh.sizes) == 1)}:
+            self._hand_picked(case)
         order = sorted(self.judged, key=lambda case: self.judged[case])
         for case in order[:REFINED]:
             if not self._over():
@@ -243,34 +266,38 @@ class _Search:
         memory = model.totals(solution.choice or ())[MEMORY]
         return tight or bool(memory > 0.9 * model.limit)
 
-    def _offer(self, case: Case, problem: Problem, choice: Sequence[int], bound: float) -> Judgement:
+    def _offer(
+        self, case: Case, problem: Problem, choice: Sequence[int], bound: float, title: str = ""
+    ) -> Judgement:
         """Judge an assignment and keep it if it is the best that fits."""
+        title = f"{title} on {case}" if title else str(case)
         graph, stage = problem.graph, problem.stage(choice)
         judged = judge(graph, stage, self.cluster, self.settings.optimizer_bytes, problem.prices)
         if not judged.fits:
             self.excess[case] = min(judged.excess, self.excess.get(case, judged.excess))
             reason = f"needs {format_bytes(judged.excess)} more per device"
-            self.found.alternatives.append(Alternative(str(case), inf, bound, reason, stage))
+            self.found.alternatives.append(Alternative(title, inf, bound, reason, stage))
             return judged
         self.judged[case] = min(judged.seconds, self.judged.get(case, inf))
         if judged.seconds < self.found.seconds:
             self._demote()
             self.found.graph, self.found.stage, self.found.case = graph, stage, case
+            self.found.title = title
             self.found.judgement = judged
         else:
-            self.found.alternatives.append(Alternative(str(case), judged.seconds, bound, "slower", stage))
+            self.found.alternatives.append(Alternative(title, judged.seconds, bound, "slower", stage))
         return judged
 
     def _demote(self) -> None:
         found = self.found
         if found.stage is not None:
             bound = found.bounds[found.case] if found.case else 0.0
-            found.alternatives.append(Alternative(str(found.case), found.seconds, bound, "slower", found.stage))
+            found.alternatives.append(Alternative(found.title, found.seconds, bound, "slower", found.stage))
 
     def _left_behind(self, case: Case, solution: Solution, problem: Problem) -> None:
         if solution.infeasible:
             least = least_memory(problem.model)
-            self.excess[case] = int(least - self.limit)
+            self.excess.setdefault(case, int(least - self.limit))
             reason = f"needs at least {format_bytes(max(0.0, least - self.limit))} more per device"
             self.found.bounds[case] = inf
         elif solution.bound > 0 and solution.bound >= self.found.seconds * (1 - self.settings.gap):

@@ -89,7 +89,8 @@ def restrict(problem: Problem, known: Known) -> Model:
         if node.kind == "operation":
             operation, rule = rules[node.members]
             batch = _batch_factors(operation.inputs, rule, dims)
-            allowed = _operations(node.options, batch, dp_axis, tp_axis)
+            if operation.inputs:  # what reads nothing (zeros, ranges) is made as its readers want it
+                allowed = _operations(node.options, batch, dp_axis, tp_axis)
         elif node.members[0] in trained and dp_axis is not None:
             allowed = _parameters(node.kind, node.options, dp_axis, known.zero)
         if not allowed.any():

@@ -30,9 +30,9 @@ def simulate(programs: Sequence[Program], overlap: float = 1.0) -> Timeline:
 
     A rank issues its instructions in order. Local operations occupy its compute stream, collectives its
     communication stream, blocking ones both. `overlap` is the share of an asynchronous collective that hides
-    behind computation (1: all, 0: none); the rest slows computation down from where it is issued. Ranks that are not among
-    `programs` are taken to arrive at a collective with the last of those that are, so that one rank can stand
-    for all that are alike. Raises ProgramError when ranks wait for each other forever.
+    behind computation (1: all, 0: none); the rest slows computation down from where it is issued. Ranks that
+    are not among `programs` are taken to arrive at a collective with the last of those that are, so that one
+    rank can stand for all that are alike. Raises ProgramError when ranks wait for each other forever.
     """
     ranks = {p.rank: _Rank(p) for p in programs}
     spans: list[Span] = []
