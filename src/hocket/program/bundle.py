@@ -109,19 +109,24 @@ def _run_ahead(
     chains, rest = _chains(part, early)
     groups: list[list[_Chain]] = []
     open_groups: dict[tuple[object, ...], list[_Chain]] = {}
+    filled: dict[tuple[object, ...], int] = {}
     for chain in sorted(chains, key=lambda c: c.need):
         signature = chain.signature(program)
         group = open_groups.get(signature)
-        if group is None or sum(c.bytes for c in group) + chain.bytes > limit:
+        if group is None or filled[signature] + chain.bytes > limit:
             group = open_groups[signature] = []
+            filled[signature] = 0
             groups.append(group)
         group.append(chain)
+        filled[signature] += chain.bytes
     needs = [min(c.need for c in group) for group in groups]
     sizes = [sum(c.bytes for c in group) for group in groups]
     starts: dict[int, list[int]] = {}
-    first = 0
+    first, under_way = 0, 0
     for number in range(len(groups)):
-        while sum(sizes[first : number + 1]) > PREFETCH_BYTES and first < number:
+        under_way += sizes[number]
+        while under_way > PREFETCH_BYTES and first < number:
+            under_way -= sizes[first]
             first += 1
         at = needs[first - 1] if first else 0
         starts.setdefault(min(at, needs[number]), []).append(number)

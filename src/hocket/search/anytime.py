@@ -121,7 +121,7 @@ def _memory_alone(factor: float) -> NDArray[np.float64]:
 
 def _scalar(model: Model, factors: NDArray[np.float64]) -> Model:
     """The model with one sum in place of three."""
-    scalar = Model()
+    scalar = Model(rows=1)
     for label, costs in zip(model.labels, model.nodes, strict=True):
         one = np.zeros_like(costs)
         one[WORK] = _weighed(costs, factors)

@@ -28,12 +28,13 @@ Costs = NDArray[np.float64]
 
 @dataclass
 class Model:
-    """A pairwise choice problem; `limit` of memory in bytes."""
+    """A pairwise choice problem; `limit` of memory in bytes; `rows` of times that are in use (1: one sum)."""
 
     nodes: list[Costs] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     edges: dict[tuple[int, int], Costs] = field(default_factory=dict)
     limit: float = inf
+    rows: int = TIMES
 
     def add_node(self, label: str, costs: Costs) -> int:
         """A new node; its number."""

@@ -65,6 +65,7 @@ class _Work:
         for (u, v), costs in model.edges.items():
             self.near[u][v] = costs.copy()
             self.near[v][u] = costs.transpose(0, 2, 1).copy()
+        self.rows = model.rows
         self.folded: list[_Folded] = []
         self.gone: set[int] = set()
 
@@ -92,11 +93,11 @@ class _Work:
             return False
         worse = self.nodes[node][:, :, None] - self.nodes[node][:, None, :]
         ok = worse[MEMORY] <= 1e-9
-        change = worse[:TIMES].copy()
+        change = worse[: self.rows].copy()
         for costs in self.near[node].values():
             if not ok.any():
                 return False
-            change += _largest_change(costs)
+            change += _largest_change(costs[: self.rows])
         ok &= (change <= 1e-15).all(axis=0)
         keep = np.ones(count, dtype=bool)
         for loser in range(count):
@@ -176,10 +177,11 @@ class _Work:
 
 
 def _largest_change(costs: Costs) -> Costs:
-    """[TIMES, b, a]: the most that choosing b in place of a adds on this edge, over the neighbour's choices."""
+    """[rows, b, a]: the most that choosing b in place of a adds on this edge, over the neighbour's choices."""
     count, width = costs.shape[1], costs.shape[2]
-    result = np.empty((TIMES, count, count))
-    step = max(1, CHUNK // max(1, TIMES * count * width))
+    rows = costs.shape[0]
+    result = np.empty((rows, count, count))
+    step = max(1, CHUNK // max(1, rows * count * width))
     with np.errstate(invalid="ignore"):
         for low in range(0, count, step):
             change = costs[:, low : low + step, None, :] - costs[:, None, :, :]
@@ -211,7 +213,7 @@ def reduce_model(model: Model, dominance: bool = True, folding: bool = True) -> 
                 waiting[node] = None
     alive = work.alive()
     place = {u: i for i, u in enumerate(alive)}
-    smaller = Model(limit=model.limit)
+    smaller = Model(limit=model.limit, rows=model.rows)
     for u in alive:
         smaller.add_node(model.labels[u], work.nodes[u])
     for u in alive:
