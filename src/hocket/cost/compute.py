@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
-from hocket.cluster.types import Device
-from hocket.graph.types import Operation, TensorType
+from hocket.cluster.types import ANY_DTYPE, Cluster, Device
+from hocket.graph.types import Graph, Operation, TensorType
 
 ATTENTION_FLOPS = 4
 """Per (query, key, width): two products of 2 flops, queries by keys and probabilities by values."""
@@ -122,9 +122,7 @@ def _attention(operation: Operation, inputs: Sequence[TensorType], outputs: Sequ
     return _attention_work(ATTENTION_FLOPS, query, key, operation.argument(4, "is_causal"), inputs, outputs)
 
 
-def _attention_backward(
-    operation: Operation, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
-) -> Work:
+def _attention_backward(operation: Operation, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Work:
     """Its backward (grad_out, q, k, v, out, logsumexp, mask, is_causal, scale)."""
     query, key = inputs[1], inputs[2]
     causal = operation.argument(7, "is_causal")
@@ -181,9 +179,7 @@ def _scatter(operation: Operation, inputs: Sequence[TensorType], outputs: Sequen
     return Work(0.0, float(moved), float(outputs[0].elements), operation.kind)
 
 
-def _embedding_backward(
-    operation: Operation, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
-) -> Work:
+def _embedding_backward(operation: Operation, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Work:
     """Writes zeros to the whole table, then adds a row (read and written) per index."""
     moved = outputs[0].bytes + sum(t.bytes for t in inputs) + 2 * inputs[0].bytes
     return Work(0.0, float(moved), float(outputs[0].elements), operation.kind)
@@ -203,3 +199,25 @@ _SPECIAL: dict[str, Callable[[Operation, Sequence[TensorType], Sequence[TensorTy
     "index_put": _scatter,
     "embedding_dense_backward": _embedding_backward,
 }
+
+
+def least_seconds(graph: Graph, cluster: Cluster) -> float:
+    """Seconds that no way of dividing a step among the cluster's devices can beat: its matrix work alone, all
+    devices busy at the best rate that any of their curves reaches."""
+    rates: dict[str, float] = {}
+    total = 0.0
+    for operation in graph.operations:
+        inputs = [graph.types[n] for n in operation.inputs]
+        flops = work(operation, inputs, [graph.types[n] for n in operation.outputs]).flops
+        if not flops:
+            continue
+        dtype = inputs[0].dtype
+        if dtype not in rates:
+            rates[dtype] = sum(_best_rate(device, dtype) for device in cluster.devices)
+        total += flops / rates[dtype]
+    return total
+
+
+def _best_rate(device: Device, dtype: str) -> float:
+    shares = [share for key, curve in device.products if key in (dtype, ANY_DTYPE) for _, share in curve]
+    return device.peak(dtype) * max(shares, default=1.0) * max([1.0, *(f for _, f in device.kind_rates)])

@@ -27,9 +27,7 @@ class MeshPrices:
         )
         self.memo: dict[object, float] = {}
 
-    def compute(
-        self, operation: Operation, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
-    ) -> float:
+    def compute(self, operation: Operation, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> float:
         """Seconds of an operation on local tensors."""
         key = (
             operation.op,

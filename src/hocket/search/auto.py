@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from hocket.cluster.types import Cluster
+from hocket.cost.compute import least_seconds
 from hocket.cost.prices import MeshPrices
 from hocket.errors import MemoryLimitError, PinError
 from hocket.graph.recompute import find_blocks, recompute
@@ -156,7 +157,8 @@ class _Search:
             self._mesh(mesh)
             if self._over() and number + 1 < len(cases):
                 self.found.complete = False
-                self.found.bounds.update({Case(rest, ()): 0.0 for rest in cases[number + 1 :]})
+                floor = least_seconds(self.graph, self.cluster)
+                self.found.bounds.update({Case(rest, ()): floor for rest in cases[number + 1 :]})
                 break
         if len(cases) > 1:
             self._refine()
@@ -210,7 +212,8 @@ class _Search:
             return (self.settings.pins.mesh,)
         axes = self.settings.axes or (3 if self.cluster.size <= SMALL else 2)
         self.found.space = f"meshes of up to {axes} axes; none or all repeated blocks recomputed; "
-        return meshes(self.cluster.size, axes)
+        within = self.cluster.machines[0].count
+        return tuple(sorted(meshes(self.cluster.size, axes), key=lambda m: (len(m.sizes), m.sizes[-1] != within)))
 
     def _over(self) -> bool:
         return self.stop.is_set() or time.monotonic() > self.end
