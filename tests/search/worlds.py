@@ -92,13 +92,14 @@ def experts(
 
 
 class Words(nn.Module):
-    """An embedding, one layer, and a loss over the vocabulary."""
+    """An embedding, one layer, and a loss over the vocabulary, whose head is the embedding."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
         self.layer = nn.Linear(width, width, bias=False)
         self.head = nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.embed.weight
 
     def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
         x = torch.relu(self.layer(self.embed(tokens)))
