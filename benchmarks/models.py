@@ -16,7 +16,7 @@ class Shape:
     hidden: int = 256
     layers: int = 4
     heads: int = 8
-    vocab: int = 1024
+    vocab: int = 256
     length: int = 128
     batch: int = 16
 

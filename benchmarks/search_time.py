@@ -22,7 +22,7 @@ TARGET_GAP = 0.05
 PUBLISHED = (
     "Published, not measured here: Alpa plans GPT-39B on 64 V100 in 2,393 s (Zheng et al., OSDI 2022, table 5: "
     "compilation, profiling and search together; it also searches pipelines, which this search space lacks).",
-    "Reported elsewhere, not measured here: meta-pytorch/autoparallel plans Llama-3-8B on (8,8) in 354 s and 6.0 GB "
+    "Reported, not measured here: meta-pytorch/autoparallel plans Llama-3-8B on (8,8) in 354 s and 6.0 GB "
     "on two cores; one layer on (2,2,2) was not finished after 590 s.",
 )
 
