@@ -37,7 +37,8 @@ def known_alternatives(
 
     `budget` is in seconds for all together. Seconds of the alternatives are of the whole step.
     """
-    texts = known_texts(plan) if plan.cluster.size > 1 else {}
+    told = {a.title for a in plan.search.alternatives}
+    texts = {t: like for t, like in known_texts(plan).items() if t not in told} if plan.cluster.size > 1 else {}
     end = monotonic() + budget
     found = []
     for number, (title, text) in enumerate(texts.items()):

@@ -192,7 +192,7 @@ class _Search:
         left = min(max(0.5, self.end - time.monotonic()), CASE_SECONDS)
         solution = self.searcher(cones.model, left, FIRST_GAP, inf, self.stop)
         if solution.choice is not None:
-            self._offer(case, problem, cones.expand(solution.choice), self.found.bounds.get(case, 0.0), str(known))
+            self._offer(case, problem, cones.expand(solution.choice), self.found.bounds.get(case, 0.0), known.title)
 
     def _refine(self) -> None:
         """Search the most promising cases to the end, beside what people would pick there."""
@@ -273,7 +273,8 @@ class _Search:
         self, case: Case, problem: Problem, choice: Sequence[int], bound: float, title: str = ""
     ) -> Judgement:
         """Judge an assignment and keep it if it is the best that fits."""
-        title = f"{title} on {case}" if title else str(case)
+        again = f", {len(case.blocks)} blocks recomputed" if case.blocks else ""
+        title = title + again if title else str(case)
         graph, stage = problem.graph, problem.stage(choice)
         judged = judge(graph, stage, self.cluster, self.settings.optimizer_bytes, problem.prices)
         if not judged.fits:
@@ -331,4 +332,5 @@ class _Search:
 def runner_ups(alternatives: Sequence[Alternative], count: int = 12) -> tuple[Alternative, ...]:
     """Alternatives worth telling: fastest first, then those that do not fit."""
     ordered = sorted(alternatives, key=lambda a: (a.seconds, a.lower_bound))
-    return tuple(ordered[:count])
+    alike = {(a.title, round(a.seconds, 9), a.reason): a for a in reversed(ordered)}
+    return tuple(sorted(alike.values(), key=lambda a: (a.seconds, a.lower_bound))[:count])

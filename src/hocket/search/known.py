@@ -38,6 +38,15 @@ class Known:
         return f"dp={self.dp},tp={self.tp},zero={self.zero}"
 
     @property
+    def title(self) -> str:
+        """What people call it."""
+        if self.tp == 1:
+            sharded = {0: "data parallel", 3: "ZeRO-3 (FSDP)"}
+            return sharded.get(self.zero, f"ZeRO-{self.zero}")
+        title = f"tensor parallel {self.tp}" + (f" x data parallel {self.dp}" if self.dp > 1 else "")
+        return title + (f", ZeRO-{self.zero}" if self.zero else "")
+
+    @property
     def mesh(self) -> Mesh:
         """The mesh of these degrees; axes of size 1 are left out."""
         return Mesh(tuple(n for n in (self.dp, self.tp) if n > 1) or (1,))
