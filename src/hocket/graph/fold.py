@@ -1,6 +1,6 @@
 """Operations of equal role in repeated blocks, found by colour refinement.
 
-Every operation starts with a colour made of what it is (name, constants, types, how its results are read,
+Every operation starts with a colour made of what it is (name, pass, constants, types, how its results are read,
 the pattern of the parameters it reads) and is refined a few times by the colours of its neighbours. Layers in
 the middle of a deep model end up with equal colours; where neighbourhoods differ (first layer, last layer,
 another attention mask) colours differ. Any such partition is safe: equal colours only mean equal choices.
@@ -44,7 +44,7 @@ def find_fold(graph: Graph, flow: Flow, rounds: int = ROUNDS) -> Fold:
     leaving = {v: paint(("leaves", names[p])) for p, v in (*graph.gradients, *graph.updates)}
     leaving[graph.loss] = paint("loss")
     current = []
-    for operation in graph.operations:
+    for index, operation in enumerate(graph.operations):
         reads = tuple(
             (len(flow.forward_readers[o]), len(flow.backward_readers[o]), leaving.get(o), o in flow.late)
             for o in operation.outputs
@@ -55,6 +55,7 @@ def find_fold(graph: Graph, flow: Flow, rounds: int = ROUNDS) -> Fold:
             paint(
                 (
                     operation.op,
+                    index < graph.forward,
                     pattern(operation.args),
                     pattern(operation.kwargs),
                     inputs,

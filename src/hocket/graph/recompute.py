@@ -14,6 +14,8 @@ from dataclasses import replace
 from hocket.graph.types import Graph, Operation, TensorType
 
 AGAIN = "__again"
+RANDOM = frozenset({"native_dropout"})
+"""Kinds of operations that draw numbers: run again, they must draw the same."""
 _BLOCK = re.compile(r"^(?P<stem>(?:.*?\.)?)(?P<number>\d+)(?:\.|$)")
 
 
@@ -51,6 +53,16 @@ def recompute(graph: Graph, blocks: Sequence[str]) -> Graph:
                 _repeat(graph, made[name], made, outside, done, again, types, result)
         result.append(operation.with_inputs([again.get(n, n) for n in operation.inputs]))
     return replace(graph, operations=tuple(result), types=types)
+
+
+def random_pairs(graph: Graph) -> tuple[tuple[int, int], ...]:
+    """Operations that draw numbers and their repetitions, as pairs of indices.
+
+    What a rank draws depends on its part of the result, so both must be laid out alike.
+    """
+    first = {op.outputs[0]: i for i, op in enumerate(graph.operations) if op.kind in RANDOM}
+    again = ((name.removesuffix(AGAIN), i) for name, i in first.items() if name.endswith(AGAIN))
+    return tuple((first[name], i) for name, i in again if name in first)
 
 
 def _read_outside(graph: Graph, inside: set[int], made: dict[str, int]) -> frozenset[str]:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from hocket.errors import LayoutError
 from hocket.graph.flow import Flow, find_flow
+from hocket.graph.recompute import random_pairs
 from hocket.graph.types import Graph, Operation, TensorType
 from hocket.plan.types import Stage
 from hocket.sharding.layout import Layout
@@ -58,7 +59,11 @@ class Blueprint:
 
 
 def blueprint(graph: Graph, stage: Stage, prices: Prices) -> Blueprint:
-    """Prepare a stage for lowering; raises LayoutError where a strategy does not fit its operation."""
+    """Prepare a stage for lowering.
+
+    Raises LayoutError where a strategy does not fit its operation, or where a recomputed operation would not
+    draw the random numbers of the first time.
+    """
     rules = tuple(rule_of(operation, graph.types) for operation in graph.operations)
     parsed: dict[tuple[str, str, int], Strategy] = {}
     strategies = []
@@ -67,4 +72,12 @@ def blueprint(graph: Graph, stage: Stage, prices: Prices) -> Blueprint:
         if key not in parsed:
             parsed[key] = parse_strategy(text, rule, operation, stage.mesh)
         strategies.append(parsed[key])
+    for first, again in random_pairs(graph):
+        if stage.strategies[first] != stage.strategies[again]:
+            raise LayoutError(
+                graph.operations[again].outputs[0],
+                "a random operation that runs again is split as the first time",
+                f"{stage.strategies[first]!r}, then {stage.strategies[again]!r}",
+                "give both the same strategy",
+            )
     return Blueprint(graph, stage, rules, tuple(strategies), find_flow(graph), prices)

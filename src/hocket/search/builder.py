@@ -12,6 +12,7 @@ from math import inf
 import numpy as np
 
 from hocket.cost.prices import MeshPrices
+from hocket.graph.recompute import random_pairs
 from hocket.graph.types import Graph, TensorType
 from hocket.search.cones import Wish, is_light
 from hocket.search.model import BACKWARD, MEMORY, ROWS, TIMES, TRAFFIC, WORK, Costs, Model
@@ -84,7 +85,20 @@ class Builder:
         for number, place in self.p.operation_nodes.items():
             self.p.model.nodes[place] *= self.counts[number]
         self._edges()
+        self._same_numbers()
         self._wishes()
+
+    def _same_numbers(self) -> None:
+        """Random numbers that are drawn again are drawn alike: no other pair of strategies is possible."""
+        pairs = {
+            (self.p.operation_nodes[self.fold.operations[u]], self.p.operation_nodes[self.fold.operations[v]])
+            for u, v in random_pairs(self.graph)
+        }
+        for first, again in sorted(pairs):
+            rows, columns = (np.array([str(o) for o in self.p.nodes[n].options]) for n in (first, again))
+            costs = np.zeros((TIMES, len(rows), len(columns)))
+            costs[WORK][rows[:, None] != columns[None, :]] = inf
+            self.p.model.add_edge(first, again, costs)
 
     def _wishes(self) -> None:
         """Say which operation follows which of its operands: what is light itself before what is heavy."""
