@@ -52,6 +52,7 @@ class Lines:
 
 def main() -> int:
     console = Console()
+    console = console if console.is_terminal else Console(width=100)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
         calibration = _shown(progress, "measuring this machine", lambda tell: probe(RANKS, True, tell))

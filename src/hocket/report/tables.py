@@ -44,7 +44,7 @@ def table(title: str, columns: Sequence[str], caption: str = "") -> Table:
         right = column.startswith(">")
         made.add_column(
             column.lstrip(">"), justify="right" if right else "left", no_wrap=right or number == 0,
-            overflow="fold",
+            overflow="fold", min_width=len(column.lstrip(">")),
         )  # fmt: skip
     return made
 
