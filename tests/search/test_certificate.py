@@ -35,6 +35,9 @@ CLUSTERS = {
     "cpus": Cluster.from_dict(CPUS),
 }
 
+SLACK = 1e-6
+"""Relative: the solver's own tolerance, and the picosecond that a step without communication is given."""
+
 
 @cache
 def graph_of(name: str) -> Graph:
@@ -68,12 +71,13 @@ def noisy(problem: Problem, seed: int) -> tuple[int, ...]:
 def rows_of(program: Program, overlap: float) -> np.ndarray:
     """What a program holds of either stream in each pass."""
     rows = np.zeros(ROWS)
+    last = max(i for i, x in enumerate(program.instructions) if isinstance(x, Compute) and x.source >= 0)
     for index, instruction in enumerate(program.instructions):
         back = BACKWARD if index >= program.forward else 0
         if isinstance(instruction, Compute):
             rows[back + WORK] += instruction.seconds
         elif isinstance(instruction, Collective):
-            share = 1.0 if instruction.blocking else 1.0 - overlap
+            share = 1.0 if instruction.blocking or index > last else 1.0 - overlap
             rows[back + WORK] += share * instruction.seconds
             rows[back + TRAFFIC] += instruction.seconds
     return rows
@@ -102,10 +106,10 @@ def test_the_model_bounds_the_judge(name: str, sizes: tuple[int, ...], cluster: 
         judged = judge(problem.graph, problem.stage(choice), machines, 8.0, problem.prices)
         for program in judged.programs:
             sums = rows_of(program, machines.overlap)
-            np.testing.assert_array_less(totals[:TIMES], sums[:TIMES] * (1 + 1e-9) + 1e-12)
+            np.testing.assert_array_less(totals[:TIMES], sums[:TIMES] * (1 + SLACK) + 1e-11)
             # what the model leaves out is what bundles cost beyond their share
             assert sums[[WORK, WORK + BACKWARD]].sum() < 2.0 * totals[[WORK, WORK + BACKWARD]].sum() + 1e-3
-        assert time_of(totals) <= judged.seconds * (1 + 1e-9)
+        assert time_of(totals) <= judged.seconds * (1 + SLACK)
         assert totals[MEMORY] <= judged.memory.total
 
 
@@ -119,10 +123,10 @@ def test_the_bound_is_below_every_plan(name: str, sizes: tuple[int, ...], cluste
     assert problem.model.seconds(expanded) == pytest.approx(cones.model.seconds(solution.choice))
     best = judge(problem.graph, problem.stage(expanded), CLUSTERS[cluster], 8.0, problem.prices)
     assert 0 < solution.bound <= problem.model.seconds(expanded) * (1 + 1e-6)
-    assert solution.bound <= best.seconds
+    assert solution.bound <= best.seconds * (1 + SLACK)
     for seed in range(3):
         other = judge(problem.graph, problem.stage(noisy(problem, seed)), CLUSTERS[cluster], 8.0, problem.prices)
-        assert solution.bound <= other.seconds
+        assert solution.bound <= other.seconds * (1 + SLACK)
 
 
 @pytest.mark.parametrize("name", ["perceptron", "words"])

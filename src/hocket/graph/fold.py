@@ -9,6 +9,7 @@ another attention mask) colours differ. Any such partition is safe: equal colour
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from hocket.graph.flow import Flow
@@ -31,15 +32,20 @@ class Fold:
         return len(set(self.operations))
 
 
-def find_fold(graph: Graph, flow: Flow, rounds: int = ROUNDS) -> Fold:
-    """The partition of operations and inputs into classes of equal role."""
+def find_fold(graph: Graph, flow: Flow, rounds: int = ROUNDS, marks: Mapping[str, Hashable] | None = None) -> Fold:
+    """The partition of operations and inputs into classes of equal role.
+
+    `marks` are differences known from outside, by value: what has different marks is in different classes.
+    """
+    marks = marks or {}
     colour: dict[object, int] = {}
 
     def paint(key: object) -> int:
         return colour.setdefault(key, len(colour))
 
     names = {
-        i.name: paint(("input", i.role, _pattern(i.paths[0]), graph.types[i.name])) for i in graph.inputs
+        i.name: paint(("input", i.role, _pattern(i.paths[0]), graph.types[i.name], marks.get(i.name)))
+        for i in graph.inputs
     }
     leaving = {v: paint(("leaves", names[p])) for p, v in (*graph.gradients, *graph.updates)}
     leaving[graph.loss] = paint("loss")
@@ -61,6 +67,7 @@ def find_fold(graph: Graph, flow: Flow, rounds: int = ROUNDS) -> Fold:
                     inputs,
                     reads,
                     early,
+                    tuple(marks.get(o) for o in operation.outputs),
                 )
             )
         )
@@ -69,9 +76,7 @@ def find_fold(graph: Graph, flow: Flow, rounds: int = ROUNDS) -> Fold:
 
 def _refine(graph: Graph, current: list[int], names: dict[str, int], rounds: int) -> Fold:
     made = {
-        name: (index, slot)
-        for index, op in enumerate(graph.operations)
-        for slot, name in enumerate(op.outputs)
+        name: (index, slot) for index, op in enumerate(graph.operations) for slot, name in enumerate(op.outputs)
     }
     users = graph.consumers()
     for _ in range(rounds):
@@ -79,8 +84,7 @@ def _refine(graph: Graph, current: list[int], names: dict[str, int], rounds: int
         fresh = []
         for index, operation in enumerate(graph.operations):
             above = tuple(
-                (current[made[n][0]], made[n][1]) if n in made else ("input", names[n])
-                for n in operation.inputs
+                (current[made[n][0]], made[n][1]) if n in made else ("input", names[n]) for n in operation.inputs
             )
             below = tuple(frozenset(current[u] for u in users[o]) for o in operation.outputs)
             fresh.append(colour.setdefault((current[index], above, below), len(colour)))

@@ -97,9 +97,7 @@ def _repeat(
             stack.pop()
             continue
         operation = graph.operations[current]
-        missing = [
-            made[n] for n in operation.inputs if n in made and n not in outside and made[n] not in done
-        ]
+        missing = [made[n] for n in operation.inputs if n in made and n not in outside and made[n] not in done]
         if missing:
             stack += missing
             continue

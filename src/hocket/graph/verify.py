@@ -7,9 +7,7 @@ from collections.abc import Iterable
 from hocket.errors import GraphError
 from hocket.graph.types import DTYPE_BYTES, Graph
 
-FLOATING = frozenset(
-    {"float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64"}
-)
+FLOATING = frozenset({"float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64"})
 
 
 def verify_graph(graph: Graph) -> None:

@@ -24,7 +24,7 @@ from hocket.search.known import Known, restrict
 from hocket.search.model import MEMORY
 from hocket.search.pins import Pins
 from hocket.search.problem import Problem
-from hocket.search.searchers import SEARCHERS, Searcher
+from hocket.search.searchers import SEARCHERS, Searcher, greedy
 from hocket.search.structure import Structure, find_structure
 from hocket.sharding.mesh import Mesh
 from hocket.units import format_bytes
@@ -172,8 +172,13 @@ class _Search:
         """Search a mesh, with recomputation where memory holds it back."""
         gap = self.settings.gap if self.settings.known or self.settings.pins.mesh else FIRST_GAP
         tight = self._case(Case(mesh, ()), gap)
-        if tight and self.blocks and not self._over():
-            self._case(Case(mesh, self.blocks), gap)
+        if tight and self.blocks:
+            again = Case(mesh, self.blocks)
+            if self._over():
+                self.found.complete = False
+                self.found.bounds[again] = least_seconds(self.graph, self.cluster)
+            else:
+                self._case(again, gap)
 
     def _hand_picked(self, case: Case) -> None:
         """Complete and judge the layouts that people would pick on a case's mesh."""
@@ -211,7 +216,9 @@ class _Search:
         if self.settings.pins.mesh is not None:
             return (self.settings.pins.mesh,)
         axes = self.settings.axes or (3 if self.cluster.size <= SMALL else 2)
-        self.found.space = f"meshes of up to {axes} axes; none or all repeated blocks recomputed; "
+        self.found.space = (
+            f"meshes of up to {axes} axes; all repeated blocks recomputed where memory is short, none elsewhere; "
+        )
         within = self.cluster.machines[0].count
         return tuple(sorted(meshes(self.cluster.size, axes), key=lambda m: (len(m.sizes), m.sizes[-1] != within)))
 
@@ -223,7 +230,9 @@ class _Search:
         if case not in self.opened:
             settings = self.settings
             if case.blocks not in self.structures:
-                self.structures[case.blocks] = find_structure(recompute(self.graph, case.blocks))
+                self.structures[case.blocks] = find_structure(
+                    recompute(self.graph, case.blocks), pins=settings.pins
+                )
             structure = self.structures[case.blocks]
             graph = structure.graph
             prices = MeshPrices(self.cluster, case.mesh)
@@ -249,6 +258,7 @@ class _Search:
         problem, cones = self._open(case).problem, self._open(case).cones
         model = cones.model
         tight = False
+        self._start(case)
         for attempt in range(4):
             left = min(max(0.5, self.end - time.monotonic()), CASE_SECONDS)
             cutoff = self.found.seconds * (1 - self.settings.gap / 2)
@@ -269,6 +279,15 @@ class _Search:
         memory = model.totals(solution.choice or ())[MEMORY]
         return tight or bool(memory > 0.9 * model.limit)
 
+    def _start(self, case: Case) -> None:
+        """A first plan, found in next to no time, so that a search which is cut short has one."""
+        if self.found.stage is None and self.settings.searcher == "auto":
+            problem, cones = self._open(case).problem, self._open(case).cones
+            solution = greedy(cones.model, 0.0, 0.0, inf, self.stop)
+            if solution.choice is not None:
+                self.found.bounds.setdefault(case, 0.0)
+                self._offer(case, problem, cones.expand(solution.choice), 0.0)
+
     def _offer(
         self, case: Case, problem: Problem, choice: Sequence[int], bound: float, title: str = ""
     ) -> Judgement:
@@ -284,7 +303,7 @@ class _Search:
             return judged
         self.judged[case] = min(judged.seconds, self.judged.get(case, inf))
         if judged.seconds < self.found.seconds:
-            self._demote()
+            self._demote(title)
             self.found.graph, self.found.stage, self.found.case = graph, stage, case
             self.found.title = title
             self.found.judgement = judged
@@ -292,18 +311,21 @@ class _Search:
             self.found.alternatives.append(Alternative(title, judged.seconds, bound, "slower", stage))
         return judged
 
-    def _demote(self) -> None:
+    def _demote(self, title: str) -> None:
         found = self.found
-        if found.stage is not None:
+        if found.stage is not None and found.title != title:
             bound = found.bounds[found.case] if found.case else 0.0
             found.alternatives.append(Alternative(found.title, found.seconds, bound, "slower", found.stage))
 
     def _left_behind(self, case: Case, solution: Solution, problem: Problem) -> None:
+        if case == self.found.case and solution.choice is None and not solution.infeasible:
+            return
         if solution.infeasible:
             least = least_memory(problem.model)
             self.excess.setdefault(case, int(least - self.limit))
             reason = f"needs at least {format_bytes(max(0.0, least - self.limit))} more per device"
-            self.found.bounds[case] = inf
+            if self.opened[case].cones.model.limit == self.limit:
+                self.found.bounds[case] = inf
         elif solution.bound > 0 and solution.bound >= self.found.seconds * (1 - self.settings.gap):
             reason = "cannot be better: its bound is above the best"
         elif solution.choice is not None:

@@ -40,7 +40,7 @@ def build_problem(
 
     `structure` is the graph's, where it is known already.
     """
-    structure = structure or find_structure(graph, folded)
+    structure = structure or find_structure(graph, folded, pins)
     problem = Problem(structure, mesh, prices, Model(limit=limit))
     Builder(problem, optimizer_bytes, pins or Pins()).run()
     return problem
@@ -65,8 +65,10 @@ class Builder:
         self.members: dict[tuple[object, Kind], list[str]] = {}
         self.wanted: dict[TensorType, dict[Layout, None]] = {}
         self.alike: tuple[str, ...] = ()
-        self.counted: dict[tuple[_Port, _Port, TensorType, bool, bool], int] = {}
+        self.counted: dict[tuple[_Port, _Port, TensorType, bool, bool, bool], int] = {}
         self.counts: dict[int, int] = {}
+        final = self.graph.operations[-1] if len(self.graph.operations) > self.graph.forward else None
+        self.last = frozenset(final.outputs if final else ())
 
     def run(self) -> None:
         """Fill the problem."""
@@ -298,13 +300,14 @@ class Builder:
             self._count(source, reader, tensor, value, back)
 
     def _count(self, source: _Port, reader: _Port, tensor: TensorType, value: str, back: bool) -> None:
-        key = (source, reader, tensor, value in self.flow.early or value in self.flow.late, back)
+        apart = value in self.flow.early or value in self.flow.late
+        key = (source, reader, tensor, apart, back, apart and value in self.last)
         self.counted[key] = self.counted.get(key, 0) + len(self.alike)
         self.wanted.setdefault(tensor, {}).update(dict.fromkeys((*source.layouts, *reader.layouts)))
 
     def _edges(self) -> None:
         """Resharding on every edge: it holds the communication stream, and what does not hide the other."""
-        for (source, reader, tensor, apart, back), count in self.counted.items():
+        for (source, reader, tensor, apart, back, last), count in self.counted.items():
             ways = self._ways(tensor, apart)
             rows = [ways.index[layout] for layout in source.layouts]
             columns = [ways.index[layout] for layout in reader.layouts]
@@ -312,7 +315,8 @@ class Builder:
             finite = np.where(np.isfinite(seconds), seconds, 0.0)
             costs = np.zeros((TIMES, *seconds.shape))
             row = BACKWARD if back else 0
-            costs[row + WORK] = finite * (1.0 - self.p.prices.cluster.overlap if apart else 1.0)
+            hides = self.p.prices.cluster.overlap if apart and not last else 0.0
+            costs[row + WORK] = finite * (1.0 - hides)
             costs[row + TRAFFIC] = finite
             costs[WORK][np.isinf(seconds)] = inf
             self.p.model.add_edge(source.node, reader.node, costs)

@@ -40,6 +40,16 @@ class Pins:
                 layouts.append((key, value))
         return Pins(tuple(layouts), mesh)
 
+    def marks(self, graph: Graph) -> dict[str, tuple[str, ...]]:
+        """The pins that name each value, where any does."""
+        paths = {i.name: i.paths for i in graph.inputs}
+        paths |= {op.outputs[0]: (f"%{op.outputs[0]}",) for op in graph.operations if op.outputs}
+        found = {
+            name: tuple(p for p, _ in self.layouts if any(_matches(path, p) for path in known))
+            for name, known in paths.items()
+        }
+        return {name: pins for name, pins in found.items() if pins}
+
     def stored(self, inputs: Sequence[Input], options: tuple[Layout, ...], mesh: Mesh) -> tuple[Layout, ...]:
         """The options that the pins leave of how inputs are stored; raises PinError when none is left."""
         for entry in inputs:

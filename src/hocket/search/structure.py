@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hocket.graph.flow import Flow, find_flow
 from hocket.graph.fold import Fold, find_fold
 from hocket.graph.types import Graph
+from hocket.search.pins import Pins
 from hocket.sharding.rule import Rule
 from hocket.sharding.rules import rule_of
 from hocket.sharding.strategy import Segments, find_segments
@@ -31,10 +32,13 @@ class Structure:
     alike: tuple[tuple[str, ...], ...]
 
 
-def find_structure(graph: Graph, folded: bool = True) -> Structure:
-    """Derive a graph's structure; not `folded`: every operation decides for itself."""
+def find_structure(graph: Graph, folded: bool = True, pins: Pins | None = None) -> Structure:
+    """Derive a graph's structure; not `folded`: every operation decides for itself.
+
+    What different pins name is never in one class.
+    """
     flow = find_flow(graph)
-    fold = find_fold(graph, flow) if folded else _unfolded(graph)
+    fold = find_fold(graph, flow, marks=pins.marks(graph) if pins else None) if folded else _unfolded(graph)
     rules = tuple(rule_of(operation, graph.types) for operation in graph.operations)
     goals: dict[str, tuple[str, ...]] = {}
     for name, result in (*graph.gradients, *graph.updates):
