@@ -83,6 +83,17 @@ def test_no_file_breaks_a_house_rule(check: Check) -> None:
     assert found == {}
 
 
+def test_no_test_is_skipped() -> None:
+    skips = {"skip", "skipif", "xfail", "importorskip", "skipTest"}
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in skips
+    ]
+    assert found == []
+
+
 def test_the_checks_find_what_they_look_for(tmp_path: Path) -> None:
     lines = ["def public(x):", *["    x += 1"] * 60, "class Open:", "    def told(self):", "        assert self"]
     path = tmp_path / "utils.py"

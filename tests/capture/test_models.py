@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import GPT2Config
 
 from hocket.capture import capture
 from hocket.capture.configs import CONFIGS
@@ -53,8 +54,7 @@ def test_models_from_files(tmp_path) -> None:
 
 
 def test_models_from_directories(tmp_path) -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(
+    config = GPT2Config(
         n_embd=16, n_layer=2, n_head=2, vocab_size=32, architectures=["GPT2LMHeadModel"]
     )
     config.save_pretrained(tmp_path)
