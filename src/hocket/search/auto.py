@@ -162,6 +162,9 @@ class _Search:
                 break
         if len(cases) > 1:
             self._refine()
+        elif self.settings.pins == Pins():
+            for case in tuple(self.opened):
+                self._hand_picked(case)
         self.watcher("search", len(cases), len(cases), "done")
         self.found.elapsed = time.monotonic() - start
         if self.found.stage is None:

@@ -117,7 +117,10 @@ class Builder:
             operation = self.graph.operations[index]
             single = len(set(operation.inputs)) == 1
             order = sorted(dict.fromkeys(operation.inputs), key=lambda n: -self.graph.types[n].elements)
-            leaders = [self._source_node(name, index) for name in order]
+            # only an operand with all the operation's dims can lead: one without would keep them whole
+            rule = self.p.rules[index]
+            full = [n for n in order if all(f.inputs[operation.inputs.index(n)] for f in rule.factors)]
+            leaders = [self._source_node(name, index) for name in full]
             wanted = [n for n in leaders if n is not None and (single or n not in heavy)]
             self.p.wishes.append(Wish(node, tuple(wanted)))
         self._hub_wishes(heavy)
@@ -180,10 +183,9 @@ class Builder:
             free = roles[names[0]].role == "parameter"
             options = stored_layouts(tensor, self.mesh, cuts) if free else whole
             options = self.pins.stored([roles[n] for n in names], options, self.mesh)
-            copies = 2 if names[0] in trained else 1
             held = np.array([self._elements(o, tensor) for o in options])
             costs = np.zeros((ROWS, len(options)))
-            costs[MEMORY] = held * (copies * tensor.bytes / max(1, tensor.elements))
+            costs[MEMORY] = held * (tensor.bytes / max(1, tensor.elements))
             costs[MEMORY] += held * (self.optimizer_bytes if names[0] in trained else 0.0)
             costs[MEMORY] *= len(names)
             self.stored[number] = self._node(Node("stored", tuple(names), options), costs)
