@@ -27,6 +27,8 @@ ROUNDS = 14
 """Most weights that are tried on one model."""
 
 
+SMALL_PAIRS = 5_000
+"""Models with so many pairs of choices are also solved as they are."""
 COMBINE_SECONDS = 2.0
 """Longest time for the integer program over the choices that came up."""
 
@@ -94,6 +96,8 @@ def solve_model(
         weights = better[0]
     if progress.bound < min(cutoff, progress.seconds * (1 - gap)):
         _combine(model, progress, end, gap, stop)
+        if progress.bound < min(cutoff, progress.seconds * (1 - gap)):
+            _in_full(model, progress, end, gap, stop)
     return Solution(progress.choice, progress.bound)
 
 
@@ -208,6 +212,17 @@ def _combine(model: Model, progress: Progress, end: float, gap: float, stop: thr
     found = _solve_part(model, keep, left, gap / 4, progress.seconds, stop)
     if found is not None:
         progress.offer(model, tuple(found))
+
+
+def _in_full(model: Model, progress: Progress, end: float, gap: float, stop: threading.Event | None) -> None:
+    """The integer program itself, where the model is small enough for it."""
+    reduced = reduce_model(model)
+    if sum(costs[0].size for costs in reduced.model.edges.values()) > SMALL_PAIRS:
+        return
+    left = min(COMBINE_SECONDS, max(0.1, end - time.monotonic()))
+    solution = solve(reduced.model, left, gap / 2, progress.seconds, None, stop)
+    if solution.choice is not None:
+        progress.offer(model, tuple(reduced.expand(solution.choice)))
 
 
 def _solve_part(

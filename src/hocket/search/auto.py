@@ -38,6 +38,10 @@ FIRST_GAP = 0.12
 """Relative gap of the first look at every mesh."""
 CASE_SECONDS = 20.0
 """Longest time for one search of one case."""
+ATTEMPTS = 7
+"""Most solutions of one case that are judged until one fits: the model leaves out what is held for a moment."""
+TIE = 0.005
+"""A layout that people know is preferred to another that is better by less than this share."""
 REFINED = 2
 """Cases that are searched to the end, after a first look at all."""
 
@@ -83,6 +87,7 @@ class Found:
     space: str = ""
     whole: tuple[str, ...] = ()
     title: str = ""
+    known: bool = False
     complete: bool = True
     elapsed: float = 0.0
 
@@ -130,6 +135,7 @@ class _Open:
 
     problem: Problem
     cones: Cones
+    careful: Cones
 
 
 class _Search:
@@ -196,7 +202,7 @@ class _Search:
                     self._known(case, problem, Known(dp, tp, zero))
 
     def _known(self, case: Case, problem: Problem, known: Known) -> None:
-        cones = build_cones(restrict(problem, known), problem.wishes)
+        cones = build_cones(problem.careful(restrict(problem, known)), problem.wishes)
         left = min(max(0.5, self.end - time.monotonic()), CASE_SECONDS)
         solution = self.searcher(cones.model, left, FIRST_GAP, inf, self.stop)
         if solution.choice is not None:
@@ -249,7 +255,8 @@ class _Search:
                 structure=structure,
             )
             model = restrict(problem, settings.known) if settings.known else problem.model
-            self.opened[case] = _Open(problem, build_cones(model, problem.wishes))
+            careful = build_cones(problem.careful(model), problem.wishes)
+            self.opened[case] = _Open(problem, build_cones(model, problem.wishes), careful)
             if not self.found.space.endswith(problem.space):
                 self.found.space += problem.space
             whole = {o.op for o, r in zip(graph.operations, problem.rules, strict=True) if not r.known}
@@ -260,13 +267,14 @@ class _Search:
         """Search one case to a gap; whether memory is what holds it back."""
         problem, cones = self._open(case).problem, self._open(case).cones
         model = cones.model
+        model.limit = self.limit
         tight = False
         self._start(case)
-        for attempt in range(4):
+        for attempt in range(ATTEMPTS):
             left = min(max(0.5, self.end - time.monotonic()), CASE_SECONDS)
             cutoff = self.found.seconds * (1 - self.settings.gap / 2)
             solution = self.searcher(model, left, gap / 2, cutoff, self.stop)
-            if attempt == 0 and model.limit == self.limit:
+            if attempt == 0:
                 self.found.bounds[case] = max(solution.bound, self.found.bounds.get(case, 0.0))
             if solution.choice is None:
                 self._left_behind(case, solution, problem)
@@ -278,7 +286,12 @@ class _Search:
             if judged.fits:
                 break
             tight = True
-            model.limit = model.limit - 1.02 * judged.excess
+            if attempt == 0:
+                cones = self._open(case).careful
+                model = cones.model
+                model.limit = self.limit
+            else:
+                model.limit -= 1.1 * judged.excess
         memory = model.totals(solution.choice or ())[MEMORY]
         return tight or bool(memory > 0.9 * model.limit)
 
@@ -296,6 +309,7 @@ class _Search:
     ) -> Judgement:
         """Judge an assignment and keep it if it is the best that fits."""
         again = f", {len(case.blocks)} blocks recomputed" if case.blocks else ""
+        known = bool(title)
         title = title + again if title else str(case)
         graph, stage = problem.graph, problem.stage(choice)
         judged = judge(graph, stage, self.cluster, self.settings.optimizer_bytes, problem.prices)
@@ -305,14 +319,21 @@ class _Search:
             self.found.alternatives.append(Alternative(title, inf, bound, reason, stage))
             return judged
         self.judged[case] = min(judged.seconds, self.judged.get(case, inf))
-        if judged.seconds < self.found.seconds:
+        if judged.seconds < self.found.seconds * self._handicap(known):
             self._demote(title)
+            self.found.known = known
             self.found.graph, self.found.stage, self.found.case = graph, stage, case
             self.found.title = title
             self.found.judgement = judged
         else:
             self.found.alternatives.append(Alternative(title, judged.seconds, bound, "slower", stage))
         return judged
+
+    def _handicap(self, known: bool) -> float:
+        """What a plan's time may be of the best one's to take its place: known layouts win ties."""
+        if known == self.found.known:
+            return 1.0
+        return 1.0 + TIE if known else 1.0 - TIE
 
     def _demote(self, title: str) -> None:
         found = self.found

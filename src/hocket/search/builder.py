@@ -48,10 +48,14 @@ def build_problem(
 
 @dataclass(frozen=True, slots=True)
 class _Port:
-    """One end of an edge: a node and the layout that each of its options means there."""
+    """One end of an edge: a node and the layout that each of its options means there.
+
+    The last `direct` options do not come from what the edge starts at (see Builder._direct).
+    """
 
     node: int
     layouts: tuple[Layout, ...]
+    direct: int = 0
 
 
 class Builder:
@@ -65,10 +69,9 @@ class Builder:
         self.members: dict[tuple[object, Kind], list[str]] = {}
         self.wanted: dict[TensorType, dict[Layout, None]] = {}
         self.alike: tuple[str, ...] = ()
-        self.counted: dict[tuple[_Port, _Port, TensorType, bool, bool, bool], int] = {}
+        self.counted: dict[tuple[_Port, _Port, TensorType, bool, bool], int] = {}
         self.counts: dict[int, int] = {}
-        final = self.graph.operations[-1] if len(self.graph.operations) > self.graph.forward else None
-        self.last = frozenset(final.outputs if final else ())
+        self.directs: dict[int, int] = {}
 
     def run(self) -> None:
         """Fill the problem."""
@@ -189,6 +192,8 @@ class Builder:
             costs[MEMORY] += held * (self.optimizer_bytes if names[0] in trained else 0.0)
             costs[MEMORY] *= len(names)
             self.stored[number] = self._node(Node("stored", tuple(names), options), costs)
+            if names[0] in trained:
+                self.p.gradients[self.stored[number]] = held * (len(names) * tensor.bytes / max(1, tensor.elements))
 
     def _elements(self, layout: Layout, tensor: TensorType) -> float:
         parts = 1
@@ -213,7 +218,7 @@ class Builder:
             self._join(value, source, readers, tensor, back)
             return
         forward = [*forward, *leaving]
-        kept = self._kept(value, key, made, [*forward, *backward], tensor)
+        kept = self._kept(value, key, made, [*forward, *backward], tensor, bool(forward))
         source = self._hub(value, key, "used", made, [*forward, kept], tensor, False) if forward else made
         self._join(value, source, [*forward, kept], tensor, False)
         again = self._hub(value, key, "reused", kept, backward, tensor, True)
@@ -278,12 +283,35 @@ class Builder:
             self.shared[key, kind] = number
         return _Port(number, self.p.nodes[number].options)  # type: ignore[arg-type]
 
-    def _kept(self, value: str, key: object, made: _Port, ends: list[_Port], tensor: TensorType) -> _Port:
+    def _direct(self, made: _Port, kept: _Port) -> _Port:
+        """The kept value also as it was made, which costs nothing whatever was shared in between."""
+        node = self.p.nodes[kept.node]
+        if kept.node not in self.directs:
+            extra = tuple(layout for layout in kept.layouts if layout in made.layouts)
+            self.directs[kept.node] = len(extra)
+            options = (*kept.layouts, *extra)
+            self.p.nodes[kept.node] = Node(node.kind, node.members, options)
+            self.p.model.nodes[kept.node] = np.zeros((ROWS, len(options)))
+            costs = np.zeros((TIMES, len(made.layouts), len(options)))
+            for column, layout in enumerate(extra, len(kept.layouts)):
+                same = np.array([o == layout for o in made.layouts])
+                costs[WORK, ~same, column] = inf
+                costs[WORK, same, kept.layouts.index(layout)] = inf
+            self.p.model.add_edge(made.node, kept.node, costs)
+        options = self.p.nodes[kept.node].options  # type: ignore[assignment]
+        return _Port(kept.node, options, self.directs[kept.node])
+
+    def _kept(
+        self, value: str, key: object, made: _Port, ends: list[_Port], tensor: TensorType, shared: bool
+    ) -> _Port:
         """What the backward pass finds of a value; it takes memory where forward ends.
 
-        Of an input only what goes beyond its stored part counts.
+        Of an input only what goes beyond its stored part counts. It comes from the copy that the forward pass
+        shares, where one is, or is the value as it was made.
         """
         port = self._shared_node(value, key, "kept", [made, *ends])
+        if shared:
+            port = self._direct(made, port)
         each = tensor.bytes / max(1, tensor.elements)
         sizes = np.array([self._elements(o, tensor) * each for o in port.layouts])
         costs = self.p.model.nodes[port.node]
@@ -302,23 +330,23 @@ class Builder:
             self._count(source, reader, tensor, value, back)
 
     def _count(self, source: _Port, reader: _Port, tensor: TensorType, value: str, back: bool) -> None:
-        apart = value in self.flow.early or value in self.flow.late
-        key = (source, reader, tensor, apart, back, apart and value in self.last)
+        key = (source, reader, tensor, value in self.flow.early or value in self.flow.late, back)
         self.counted[key] = self.counted.get(key, 0) + len(self.alike)
         self.wanted.setdefault(tensor, {}).update(dict.fromkeys((*source.layouts, *reader.layouts)))
 
     def _edges(self) -> None:
         """Resharding on every edge: it holds the communication stream, and what does not hide the other."""
-        for (source, reader, tensor, apart, back, last), count in self.counted.items():
+        for (source, reader, tensor, apart, back), count in self.counted.items():
             ways = self._ways(tensor, apart)
             rows = [ways.index[layout] for layout in source.layouts]
             columns = [ways.index[layout] for layout in reader.layouts]
             seconds = ways.seconds[np.ix_(rows, columns)] * count
+            if reader.direct:
+                seconds[:, -reader.direct :] = 0.0
             finite = np.where(np.isfinite(seconds), seconds, 0.0)
             costs = np.zeros((TIMES, *seconds.shape))
             row = BACKWARD if back else 0
-            hides = self.p.prices.cluster.overlap if apart and not last else 0.0
-            costs[row + WORK] = finite * (1.0 - hides)
+            costs[row + WORK] = finite * (1.0 - self.p.prices.cluster.overlap if apart else 1.0)
             costs[row + TRAFFIC] = finite
             costs[WORK][np.isinf(seconds)] = inf
             self.p.model.add_edge(source.node, reader.node, costs)

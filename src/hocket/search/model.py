@@ -1,8 +1,7 @@
 """The search as numbers: nodes with choices, edges with a cost for every pair of choices.
 
 Costs come in rows. In each pass, forward and backward, `WORK` is the seconds that hold the compute stream
-(local work, blocking communication, the part of asynchronous communication that does not hide, and what the
-very last operation leaves to be communicated, behind which nothing is left to compute), `TRAFFIC`
+(local work, blocking communication, and the part of asynchronous communication that does not hide), `TRAFFIC`
 the seconds that hold the communication stream. Nothing moves between the passes, so a step takes the larger of
 both in each of them. `MEMORY` is the bytes held on one device where the forward pass ends. All are lower
 bounds of what the simulator finds for the same plan. An impossible choice or pair has infinite cost in the
