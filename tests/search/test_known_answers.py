@@ -55,19 +55,21 @@ def solved(model: nn.Module, sample: Any, cluster: Cluster, **options: Any) -> A
 
 
 def test_data_parallel() -> None:
-    answer = solved(*perceptron(64, 128, 2**16), cluster_of(4))
-    assert {answer.stored("layers.0.0.weight"), answer.stored("layers.0.2.weight")} <= {"R", "RR"}
-    forward = [text for _, text in answer.products()[:2]]
-    assert all(set(text.split()) == {"i"} for text in forward), forward
-    assert set(answer.collectives) == {"all_reduce"}
-    # what is reduced is the gradients and the loss, nothing else
-    assert answer.collectives["all_reduce"] == 2 * 64 * 128 * 4 + 4
+    answer = solved(*perceptron(64, 128, 2**16), cluster_of(4, latency=20e-6), axes=1, gap=1e-4)
+    products = answer.products()
+    assert [set(text.split()) for _, text in products] == [{"i"}, {"i"}, {"k"}, {"i"}, {"k"}]
+    # Reducing a gradient and gathering its parameter again costs as much as reducing it everywhere: either will
+    # do. Nothing but parameters, their gradients and the loss is communicated.
+    weights = 2 * 64 * 128 * 4
+    assert set(answer.collectives) <= {"all_reduce", "reduce_scatter", "all_gather"}
+    assert answer.collectives["all_reduce"] + answer.collectives["reduce_scatter"] == weights + 4
+    assert answer.collectives["all_gather"] == answer.collectives["reduce_scatter"]
 
 
 def test_sharded_parameters_where_memory_is_short() -> None:
     model, sample = perceptron(1024, 4096, 2**13, layers=4)
-    free = solved(model, sample, cluster_of(4))
-    tight = solved(model, sample, cluster_of(4, memory=f"{free.plan.memory.total - 300 * 10**6}B"))
+    free = solved(model, sample, cluster_of(4), axes=1)
+    tight = solved(model, sample, cluster_of(4, memory=f"{free.plan.memory.total - 300 * 10**6}B"), axes=1)
     weights = [f"{n}.{k}.weight" for n in range(4) for k in (0, 2)]
     assert not any(free.dims(w) for w in weights)
     assert all(tight.dims(w) for w in weights)
