@@ -73,14 +73,17 @@ class Known:
 
 
 def batch_dims(graph: Graph, rules: tuple[Rule, ...]) -> dict[str, int]:
-    """The dim of every value that runs over samples, spread from the batch's first dims."""
+    """The dim of every value that runs over samples, spread from the batch's first dims along factors, also
+    back to what is made of nothing (the zeros and ones that a backward pass starts from)."""
     dims = {i.name: 0 for i in graph.batch if graph.types[i.name].shape}
-    for operation, rule in zip(graph.operations, rules, strict=True):
-        for factor in rule.factors:
-            pairs = zip(operation.inputs, factor.inputs, strict=True)
-            if any(s is not None and dims.get(n, -1) == s.dim for n, s in pairs):
-                for name, split in zip(operation.outputs, factor.outputs, strict=True):
-                    if split is not None:
+    calls = list(zip(graph.operations, rules, strict=True))
+    for sweep in (calls, calls[::-1], calls):
+        for operation, rule in sweep:
+            for factor in rule.factors:
+                names = (*operation.inputs, *operation.outputs)
+                carriers = [(n, s) for n, s in zip(names, (*factor.inputs, *factor.outputs), strict=True) if s]
+                if any(dims.get(name, -1) == split.dim for name, split in carriers):
+                    for name, split in carriers:
                         dims.setdefault(name, split.dim)
     return dims
 
@@ -97,7 +100,7 @@ def restrict(problem: Problem, known: Known) -> Model:
         allowed = np.ones(costs.shape[1], dtype=bool)
         if node.kind == "operation":
             operation, rule = rules[node.members]
-            batch = _batch_factors(operation.inputs, rule, dims)
+            batch = _batch_factors((*operation.inputs, *operation.outputs), rule, dims)
             if operation.inputs:  # what reads nothing (zeros, ranges) is made as its readers want it
                 allowed = _operations(node.options, batch, dp_axis, tp_axis)
         elif node.members[0] in trained and dp_axis is not None:
@@ -115,7 +118,7 @@ def _batch_factors(names: tuple[str, ...], rule: Rule, dims: dict[str, int]) -> 
     return frozenset(
         f.name
         for f in rule.factors
-        if any(s is not None and dims.get(n, -1) == s.dim for n, s in zip(names, f.inputs, strict=True))
+        if any(s and dims.get(n, -1) == s.dim for n, s in zip(names, (*f.inputs, *f.outputs), strict=True))
     )
 
 
