@@ -18,7 +18,7 @@ class Shape:
     heads: int = 8
     vocab: int = 256
     length: int = 128
-    batch: int = 16
+    batch: int = 8
 
 
 class Attention(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import tempfile
@@ -19,9 +20,9 @@ from models import Gpt, Shape, batch, gpt
 from record import Results
 
 RANKS = 4
-WARM = 4
-ROUNDS, STEPS = 4, 5
-"""Rounds of so many steps of one, then of the other."""
+WARM = 3
+ROUNDS, STEPS = 3, 5
+"""Rounds of so many steps of each, one of one, then one of the other."""
 RATE = 0.05
 TARGET = 1.05
 TOLERANCE = 1e-4
@@ -103,40 +104,39 @@ def _split(model: Gpt) -> nn.Module:
 
 
 def compete(shape: Shape, pair: tuple[str, str], path: str, rounds: int, update: bool) -> dict[str, Any]:
-    """On every rank: both contestants in turns. Their seconds per step and the largest loss difference."""
-    pairs = (ours(f"hocket {pair[0]}", path, shape), theirs(pair[1], shape))
-    seconds: list[list[float]] = [[], []]
+    """On every rank: both contestants step by step in turns. Wall and processor seconds, loss difference."""
+    both = (ours(f"hocket {pair[0]}", path, shape), theirs(pair[1], shape))
+    found: dict[str, Any] = {"seconds": [[], []], "cpu": [[], []]}
     losses: list[list[float]] = [[], []]
-    for turn in range(-1, rounds):
-        for index, contestant in enumerate(pairs):
-            for step in range(WARM if turn < 0 else STEPS):
-                number = step if turn < 0 else WARM + turn * STEPS + step
-                taken, loss = contestant.step(batch(shape, number), update)
-                if contestant.mean:
-                    dist.all_reduce(loss)
-                    loss /= RANKS
-                losses[index].append(loss.item())
-                if turn >= 0:
-                    seconds[index].append(taken)
+    for number in range(WARM + rounds * STEPS):
+        for index in (0, 1) if number % 2 else (1, 0):
+            begun = time.process_time()
+            taken, loss = both[index].step(batch(shape, number), update)
+            if number >= WARM:
+                found["seconds"][index].append(taken)
+                found["cpu"][index].append(time.process_time() - begun)
+            if both[index].mean:
+                dist.all_reduce(loss)
+                loss /= RANKS
+            losses[index].append(loss.item())
     difference = max(abs(a - b) / abs(b) for a, b in zip(*losses, strict=True))
-    return {"seconds": seconds, "difference": difference, "first": losses[0][0], "last": losses[0][-1]}
-
-
-def slowest(ranks: Sequence[dict[str, Any]], index: int) -> list[float]:
-    """Seconds of every step: those of its slowest rank."""
-    return [max(each) for each in zip(*(found["seconds"][index] for found in ranks), strict=True)]
+    return {**found, "difference": difference, "first": losses[0][0], "last": losses[0][-1]}
 
 
 def summary(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Medians of both, their ratio, and the ratio of every round."""
-    mine, other = slowest(ranks, 0), slowest(ranks, 1)
+    """Medians of both, their ratio, the ratio of every round; a step's seconds are its slowest rank's."""
+    mine, other = (
+        [max(each) for each in zip(*(found["seconds"][i] for found in ranks), strict=True)] for i in (0, 1)
+    )
     turns = [
         statistics.median(mine[i : i + STEPS]) / statistics.median(other[i : i + STEPS])
         for i in range(0, len(mine), STEPS)
     ]
     middle = statistics.median(mine), statistics.median(other)
+    cpu = [statistics.median(s for found in ranks for s in found["cpu"][i]) for i in (0, 1)]
     return {
         "hocket": middle[0], "torch": middle[1], "ratio": middle[0] / middle[1], "ratios": turns,
+        "cpu": cpu, "cpu_ratio": cpu[0] / cpu[1],
         "difference": max(found["difference"] for found in ranks),
         "losses": [ranks[0]["first"], ranks[0]["last"]], "steps": len(mine),
         "seconds": {"hocket": mine, "torch": other},
@@ -163,7 +163,16 @@ def main() -> None:
 
     quick = "--quick" in sys.argv
     shape, rounds = Shape(), 2 if quick else ROUNDS
-    columns = ("pair", "measured", "hocket ms", "torch ms", "ratio", "ratio per round", "loss difference")
+    columns = (
+        "pair",
+        "measured",
+        "hocket ms",
+        "torch ms",
+        "ratio",
+        "ratio per round",
+        "processor time",
+        "loss difference",
+    )
     results = Results("pairs", "hocket beside torch on 4 local processes", columns)
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -177,18 +186,21 @@ def main() -> None:
                 spread = f"{min(entry['ratios']):.2f} to {max(entry['ratios']):.2f}"
                 results.rows.append((
                     f"{pair[0]} : {pair[1]}", what, f"{entry['hocket'] * 1e3:.1f}", f"{entry['torch'] * 1e3:.1f}",
-                    f"{entry['ratio']:.3f}", spread, f"{entry['difference']:.0e}",
+                    f"{entry['ratio']:.3f}", spread, f"{entry['cpu_ratio']:.3f}", f"{entry['difference']:.0e}",
                 ))  # fmt: skip
                 print(" | ".join(results.rows[-1]), flush=True)
     for title, entry in found.items():
         results.target(f"{title} <= {TARGET}", entry["ratio"] <= TARGET, f"{entry['ratio']:.3f}")
     worst = max(entry["difference"] for entry in found.values())
     results.target(f"losses equal to {TOLERANCE:g}", worst <= TOLERANCE, f"{worst:.0e}")
-    results.data = {"pairs": found, "shape": str(shape)}
+    results.data = {"pairs": found, "shape": str(shape), "load_after": os.getloadavg()[0]}
     results.remarks = [
-        f"{shape}, float32, one thread per process; both contestants live in the same processes and take turns "
-        f"of {STEPS} steps; a step's time is that of its slowest rank after a barrier, the medians are of "
+        f"{shape}, float32, one thread per process; both contestants live in the same processes and take turns, "
+        f"step by step; a step's time is that of its slowest rank after a barrier, the medians are of "
         f"{rounds * STEPS} steps each.",
+        "Processor time is the ratio of what one rank uses per step, waiting excluded as far as it sleeps: other "
+        "programs on the machine disturb it less than the step time. Load before the run is listed above, "
+        "that after it is in the JSON file.",
         "hocket's forward returns the loss of the whole batch (an all-reduce more than DDP and FSDP2 do).",
     ]
     results.show()

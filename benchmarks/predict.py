@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from record import Results
 
 RANKS = 4
-WARM, ROUNDS, STEPS = 2, 5, 3
+WARM, ROUNDS, STEPS = 1, 3, 3
 """Every plan runs STEPS steps in each of ROUNDS turns."""
 TARGET_ERROR, TARGET_ORDER = 0.15, 0.9
 
