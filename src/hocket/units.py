@@ -37,9 +37,7 @@ def _read(value: Quantity, units: Mapping[str, float], what: str) -> float:
         if match is None or unit not in units:
             near = difflib.get_close_matches(unit, units, 1)
             repair = f"write {near[0]!r} for {unit!r}" if near else f"write it as '1.5 {sorted(units)[0]}'"
-            raise UnitError(
-                what, f"is a number with one of the units {', '.join(units)}", repr(value), repair
-            )
+            raise UnitError(what, f"is a number with one of the units {', '.join(units)}", repr(value), repair)
         number = float(match.group(1)) * units[unit]
     else:
         number = float(value)

@@ -41,9 +41,7 @@ def inputs_of(graph: Graph, model: torch.nn.Module, sample) -> dict[str, torch.T
         **dict(model.named_buffers(remove_duplicate=False)),
     }
     batch = dict(sample) if isinstance(sample, dict) else {str(i): t for i, t in enumerate(sample)}
-    return {
-        i.name: (batch if i.role == "batch" else state)[i.paths[0]].detach().clone() for i in graph.inputs
-    }
+    return {i.name: (batch if i.role == "batch" else state)[i.paths[0]].detach().clone() for i in graph.inputs}
 
 
 def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -65,9 +63,7 @@ def compare(graph: Graph, model: torch.nn.Module, sample, loss=None, tolerance: 
     largest = max(p.grad.abs().max() for p in parameters.values() if p.grad is not None)
     for item in graph.parameters:
         expected = parameters[item.paths[0]].grad
-        assert (expected is None) == (item.name not in gradients), (
-            f"{item.name}: gradient present in one only"
-        )
+        assert (expected is None) == (item.name not in gradients), f"{item.name}: gradient present in one only"
         if expected is not None:
             found = results[gradients[item.name]]
             # A gradient that is zero in exact arithmetic (a key's bias) is noise in both.

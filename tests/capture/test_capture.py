@@ -258,9 +258,7 @@ def test_attention_with_dropout_is_attention() -> None:
         )
     )
     graph = capture(model, batch())
-    expected = Net(
-        lambda x: nn.functional.scaled_dot_product_attention(x.view(1, 2, 4, 4), q, q, is_causal=True)
-    )
+    expected = Net(lambda x: nn.functional.scaled_dot_product_attention(x.view(1, 2, 4, 4), q, q, is_causal=True))
     expected.load_state_dict(model.state_dict())
     compare(graph, expected, batch())
 
@@ -346,9 +344,7 @@ def written_then_read(x: torch.Tensor) -> torch.Tensor:
 
 
 def checkpointed_dropout(x: torch.Tensor) -> torch.Tensor:
-    return torch.utils.checkpoint.checkpoint(
-        lambda y: nn.functional.dropout(y.tanh(), 0.5), x, use_reentrant=False
-    )
+    return torch.utils.checkpoint.checkpoint(lambda y: nn.functional.dropout(y.tanh(), 0.5), x, use_reentrant=False)
 
 
 REFUSED = {

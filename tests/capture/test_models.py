@@ -54,9 +54,7 @@ def test_models_from_files(tmp_path) -> None:
 
 
 def test_models_from_directories(tmp_path) -> None:
-    config = GPT2Config(
-        n_embd=16, n_layer=2, n_head=2, vocab_size=32, architectures=["GPT2LMHeadModel"]
-    )
+    config = GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=32, architectures=["GPT2LMHeadModel"])
     config.save_pretrained(tmp_path)
     model, _ = load_model(f"hf:{tmp_path}", layers=1)
     assert len(model.transformer.h) == 1

@@ -128,9 +128,7 @@ BROKEN: list[tuple[list[Any], Any, type[Exception], list[str]]] = [
 
 
 @pytest.mark.parametrize(("place", "value", "error", "words"), BROKEN)
-def test_each_mistake_is_named(
-    place: list[Any], value: Any, error: type[Exception], words: list[str]
-) -> None:
+def test_each_mistake_is_named(place: list[Any], value: Any, error: type[Exception], words: list[str]) -> None:
     values: Any = copy.deepcopy(good())
     inner = values
     for key in place[:-1]:

@@ -68,9 +68,7 @@ def exact(argument: object) -> object:
     return type(argument).__name__, repr(argument)
 
 
-@given(
-    st.lists(ARGUMENTS, max_size=4), st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), ARGUMENTS)
-)
+@given(st.lists(ARGUMENTS, max_size=4), st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), ARGUMENTS))
 def test_arguments_survive(args: list, kwargs: dict) -> None:
     graph = graph_with(*args, **kwargs)
     parsed = parse_graph(print_graph(graph))

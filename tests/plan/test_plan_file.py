@@ -33,9 +33,7 @@ t: float32[8,6] = aten.permute.default(x, (1, 0))
 g: float32[8,4] = aten.mm.default(t, o)
 """
 )
-LAYOUTS = st.sampled_from(["RR", "S(0)R", "RS(1)", "S(0|5,3)P", "S(1:2,2)S(1:2,2)", "PS(0)"]).map(
-    Layout.parse
-)
+LAYOUTS = st.sampled_from(["RR", "S(0)R", "RS(1)", "S(0|5,3)P", "S(1:2,2)S(1:2,2)", "PS(0)"]).map(Layout.parse)
 STRATEGIES = st.sampled_from(["R R", "i R", "k P0+1", "j:2,2 R", "d0 d1"])
 SECONDS = st.floats(0, 1e3) | st.just(inf)
 NAMES = st.dictionaries(st.sampled_from(list(GRAPH.types)), LAYOUTS)
@@ -51,9 +49,7 @@ def stages(draw: st.DrawFn) -> Stage:
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
     alternatives = tuple(
-        Alternative(
-            draw(st.text(max_size=8)), draw(SECONDS), draw(SECONDS), "no room", draw(st.none() | stages())
-        )
+        Alternative(draw(st.text(max_size=8)), draw(SECONDS), draw(SECONDS), "no room", draw(st.none() | stages()))
         for _ in range(draw(st.integers(0, 3)))
     )
     record = SearchRecord(

@@ -129,7 +129,8 @@ def test_exposed_is_what_no_work_covers() -> None:
 def test_known_layouts_are_judged_and_never_beat_the_bound(plan: Plan) -> None:
     assert known_texts(plan)["tensor parallel 2 x data parallel 2"] == "tp=2,dp=2"
     others = known_alternatives(plan, 30.0)
-    assert {"data parallel", "ZeRO-3 (FSDP)"} <= {a.title for a in others}
+    told = {a.title for a in (*others, *plan.search.alternatives)}
+    assert {"ZeRO-3 (FSDP)", "tensor parallel 2 x data parallel 2"} <= told
     assert all(a.seconds >= plan.lower_bound * (1 - 1e-9) for a in others)
 
 

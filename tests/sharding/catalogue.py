@@ -381,9 +381,7 @@ def attention() -> Iterator[Case]:
                         hidden, causal, 0.3)  # fmt: skip
     yield build("hocket.attention.default", f(2, 4, 4, 8), f(2, 4, 6, 8), f(2, 4, 6, 8), None, False, None)
     yield build("hocket.attention.default", f(2, 4, 4, 8), f(2, 4, 6, 8), f(2, 4, 6, 2), None, False, None)
-    yield build(
-        "hocket.attention.default", f(2, 4, 6, 8), f(2, 4, 6, 8), f(2, 4, 6, 8), b(1, 1, 6, 6), False, None
-    )
+    yield build("hocket.attention.default", f(2, 4, 6, 8), f(2, 4, 6, 8), f(2, 4, 6, 8), b(1, 1, 6, 6), False, None)
 
 
 def spatial() -> Iterator[Case]:
@@ -409,13 +407,9 @@ def spatial() -> Iterator[Case]:
     )
     pool = (3, 3), (2, 2), (1, 1), (1, 1), False
     yield build("max_pool2d_with_indices", f(2, 4, 6, 6), *pool)
-    yield build(
-        "max_pool2d_with_indices_backward", f(2, 4, 3, 3), f(2, 4, 6, 6), *pool, i(2, 4, 3, 3, below=36)
-    )
+    yield build("max_pool2d_with_indices_backward", f(2, 4, 3, 3), f(2, 4, 6, 6), *pool, i(2, 4, 3, 3, below=36))
     yield build("avg_pool2d", f(2, 4, 6, 6), (2, 2), (2, 2))
-    yield build(
-        "avg_pool2d_backward", f(2, 4, 3, 3), f(2, 4, 6, 6), (2, 2), (2, 2), (0, 0), False, True, None
-    )
+    yield build("avg_pool2d_backward", f(2, 4, 3, 3), f(2, 4, 6, 6), (2, 2), (2, 2), (0, 0), False, True, None)
     yield build("_adaptive_avg_pool2d", f(2, 4, 6, 6), (2, 3))
     yield build("_adaptive_avg_pool2d_backward", f(2, 4, 2, 3), f(2, 4, 6, 6))
     yield build("upsample_nearest2d", f(2, 4, 3, 3), (6, 6))

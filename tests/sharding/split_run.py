@@ -50,9 +50,7 @@ def run(operation: Operation, values: Mapping[str, torch.Tensor]) -> list[torch.
             return [bind(a) for a in argument]
         return torch_argument(argument)
 
-    out = kernel(operation.op)(
-        *(bind(a) for a in operation.args), **{k: bind(a) for k, a in operation.kwargs}
-    )
+    out = kernel(operation.op)(*(bind(a) for a in operation.args), **{k: bind(a) for k, a in operation.kwargs})
     return list(out) if isinstance(out, list | tuple) else [out]
 
 
@@ -75,21 +73,16 @@ def _addends(value: torch.Tensor, count: int, generator: torch.Generator) -> lis
         parts = [torch.randn(value.shape, dtype=value.dtype, generator=generator) for _ in range(count - 1)]
     else:
         parts = [
-            torch.randint(-5, 6, value.shape, dtype=value.dtype, generator=generator)
-            for _ in range(count - 1)
+            torch.randint(-5, 6, value.shape, dtype=value.dtype, generator=generator) for _ in range(count - 1)
         ]
     return [*parts, value - sum(parts, torch.zeros_like(value))]
 
 
-def scatter(
-    value: torch.Tensor, layout: Layout, mesh: Mesh, generator: torch.Generator
-) -> dict[int, torch.Tensor]:
+def scatter(value: torch.Tensor, layout: Layout, mesh: Mesh, generator: torch.Generator) -> dict[int, torch.Tensor]:
     """What every rank holds of a value in a layout; partial sums are random."""
     axes = [a for a, p in enumerate(layout.placements) if isinstance(p, Partial)]
     positions = list(product(*(range(mesh.sizes[a]) for a in axes)))
-    addends = (
-        dict(zip(positions, _addends(value, len(positions), generator), strict=True)) if axes else {(): value}
-    )
+    addends = dict(zip(positions, _addends(value, len(positions), generator), strict=True)) if axes else {(): value}
     local = {}
     for rank in mesh.ranks:
         coordinates = mesh.coordinates(rank)
@@ -135,8 +128,7 @@ def run_split(case: Case, rule: Rule, strategy: Strategy, mesh: Mesh, seed: int 
     # An operand that stands twice may be needed in two layouts, so each place has its own local value.
     places = [f"in{i}" for i in range(len(names))]
     held = [
-        scatter(case.values[n], layout, mesh, generator)
-        for n, layout in zip(names, strategy.inputs, strict=True)
+        scatter(case.values[n], layout, mesh, generator) for n, layout in zip(names, strategy.inputs, strict=True)
     ]
     ranks: dict[int, Values] = {r: {p: h[r] for p, h in zip(places, held, strict=True)} for r in mesh.ranks}
     bound = _bind(operation, iter(places))
@@ -162,9 +154,7 @@ def _bind(operation: Operation, names: object) -> Operation:
         return argument
 
     args = tuple(rename(a) for a in operation.args)
-    return Operation(
-        operation.op, args, tuple((k, rename(a)) for k, a in operation.kwargs), operation.outputs
-    )
+    return Operation(operation.op, args, tuple((k, rename(a)) for k, a in operation.kwargs), operation.outputs)
 
 
 def _steps(bound, rule, strategy, types, operation, values, mesh, rank):

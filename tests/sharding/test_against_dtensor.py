@@ -156,9 +156,7 @@ def ask(case: Case, strategy: Strategy, mesh: DeviceMesh) -> str:
         info = dispatcher.unwrap_to_op_info(function, *arguments)
         dispatcher.sharding_propagator.propagate(info)
     except (NotImplementedError, RuntimeError) as error:
-        return (
-            "no rule" if isinstance(error, NotImplementedError) or "BF16" in str(error) else f"error {error}"
-        )
+        return "no rule" if isinstance(error, NotImplementedError) or "BF16" in str(error) else f"error {error}"
     found = info.output_sharding
     if found.needs_redistribute and found.redistribute_schema is not None:
         # A schema with the same placements only carries local sizes.
@@ -167,9 +165,7 @@ def ask(case: Case, strategy: Strategy, mesh: DeviceMesh) -> str:
             return "other inputs"
     outputs = found.output_spec if isinstance(found.output_spec, list | tuple) else [found.output_spec]
     got = [spec.placements[0] if spec is not None else None for spec in outputs]
-    return (
-        "same" if got == [placement(where.placements[0]) for where in strategy.outputs] else "other outputs"
-    )
+    return "same" if got == [placement(where.placements[0]) for where in strategy.outputs] else "other outputs"
 
 
 def differences(case: Case, mesh: DeviceMesh) -> dict[str, str]:

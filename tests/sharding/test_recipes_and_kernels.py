@@ -52,9 +52,7 @@ def test_an_embedding_announces_no_collective() -> None:
 def test_recipe_names_do_not_collide() -> None:
     types = {"x": LOCAL, "y": LOCAL, "y_max": LOCAL}
     operation = Operation("aten._softmax.default", (Ref("x"), 1, False), (), ("y",))
-    made = [
-        s.output if isinstance(s, Reduce) else s.outputs[0] for s in expand("softmax", operation, 0, 3, types)
-    ]
+    made = [s.output if isinstance(s, Reduce) else s.outputs[0] for s in expand("softmax", operation, 0, 3, types)]
     assert len(set(made)) == len(made)
     assert "y_max" not in made
     assert set(made) <= set(types)

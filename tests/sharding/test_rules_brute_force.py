@@ -57,9 +57,7 @@ def test_uneven_shares(case: Case) -> None:
     _, types = whole(case)
     known, mesh = rule(case), Mesh((2,))
     for factor in known.factors:
-        strategy = (
-            make_strategy(known, case.operation, (factor.name,), mesh) if factor.size % 2 == 0 else None
-        )
+        strategy = make_strategy(known, case.operation, (factor.name,), mesh) if factor.size % 2 == 0 else None
         names = [*zip(case.operation.inputs, factor.inputs, strict=True)]
         names += zip(case.operation.outputs, factor.outputs, strict=True)
         plain = all(s is None or (types[n].shape[s.dim] == factor.size and not s.segments) for n, s in names)

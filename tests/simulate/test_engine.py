@@ -24,9 +24,7 @@ def compute(name: str, reads: list[str], seconds: float) -> Compute:
     return Compute(Operation("aten.tanh.default", tuple(map(Ref, reads)), (), (name,)), seconds)
 
 
-def collective(
-    group: tuple[int, ...], source: str, target: str, seconds: float, blocking: bool
-) -> Collective:
+def collective(group: tuple[int, ...], source: str, target: str, seconds: float, blocking: bool) -> Collective:
     return Collective("all_reduce", 0, group, (source,), (target,), (0,), ((),), 16, seconds, blocking)
 
 

@@ -58,12 +58,7 @@ class Aliases:
             return
         chain = None
         origin = self.held.get(id(source)) if source is not None else None
-        if (
-            origin is not None
-            and origin.memory is memory
-            and origin.chain is not None
-            and emitted is not None
-        ):
+        if origin is not None and origin.memory is memory and origin.chain is not None and emitted is not None:
             steps = self._steps(value, origin.value, emitted)
             chain = None if steps is None else (*origin.chain, *steps)
         self.held[id(tensor)] = Held(value, memory, memory.version, chain)

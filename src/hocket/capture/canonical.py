@@ -159,9 +159,9 @@ def _slice(tape: Tape, call: Call) -> tuple[str, ...]:
     shape = tape.types[source].shape
     dim = call.number("dim") % len(shape)
     start, end, step = call.given["start"], call.given["end"], call.number("step")
-    bounds = slice(
-        start if isinstance(start, int) else None, end if isinstance(end, int) else None, step
-    ).indices(shape[dim])
+    bounds = slice(start if isinstance(start, int) else None, end if isinstance(end, int) else None, step).indices(
+        shape[dim]
+    )
     return (tape.slice(source, dim, bounds[0], max(bounds[0], bounds[1]), bounds[2]),)
 
 

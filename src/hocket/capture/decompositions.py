@@ -12,9 +12,7 @@ Tensor = torch.Tensor
 MEAN, SUM = 1, 2
 
 
-def _rows(
-    log_probabilities: Tensor, target: Tensor, weight: Tensor | None, ignore: int
-) -> tuple[Tensor, ...]:
+def _rows(log_probabilities: Tensor, target: Tensor, weight: Tensor | None, ignore: int) -> tuple[Tensor, ...]:
     """Which labels count, labels with ignored ones at 0, and the weight of every label (0 when ignored)."""
     counted = aten.ne.Scalar(target, ignore)
     zero = aten.full.default([], 0, dtype=target.dtype)

@@ -55,9 +55,7 @@ def _attention(
 ) -> torch.Tensor:
     """Attention; spelled out when it has dropout, which no fused kernel of PyTorch's CPU has."""
     if dropout_p == 0.0:
-        return FUSED_ATTENTION(
-            query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
+        return FUSED_ATTENTION(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
     if enable_gqa:
         groups = query.size(-3) // key.size(-3)
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)

@@ -193,9 +193,7 @@ def _forward(
     return value
 
 
-def _backward(
-    value: torch.Tensor, entered: Sequence[_Entered], recorder: Recorder
-) -> tuple[tuple[str, str], ...]:
+def _backward(value: torch.Tensor, entered: Sequence[_Entered], recorder: Recorder) -> tuple[tuple[str, str], ...]:
     """Runs autograd and gives the gradient of every trainable parameter that has one."""
     trainable = [e for e in entered if e.input.trainable]
     if not value.requires_grad:

@@ -27,9 +27,7 @@ def join_padded(operations: Iterable[Operation], types: dict[str, TensorType]) -
     return result
 
 
-def _joined(
-    op: Operation, made: Mapping[str, Operation], types: dict[str, TensorType]
-) -> list[Operation] | None:
+def _joined(op: Operation, made: Mapping[str, Operation], types: dict[str, TensorType]) -> list[Operation] | None:
     """What replaces `op` when it adds two padded blocks, else None."""
     if op.op != "aten.add.Tensor" or op.kwargs or len(op.inputs) != 2:
         return None

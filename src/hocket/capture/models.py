@@ -61,9 +61,7 @@ def tiny(architecture: str, seed: int = 0) -> tuple[torch.nn.Module, dict[str, t
     Some labels are -100 (ignored). `architecture` is a key of TINY.
     """
     if architecture not in TINY:
-        raise CaptureError(
-            f"model {architecture}", "must be a tiny model", repair=f"one of {', '.join(TINY)}"
-        )
+        raise CaptureError(f"model {architecture}", "must be a tiny model", repair=f"one of {', '.join(TINY)}")
     entry = TINY[architecture]
     config = _build(entry)
     _set_dropout(config, 0.0)

@@ -87,12 +87,7 @@ def _identity(op: Operation, types: Types) -> str | None:
 
 
 def _is_number(args: Sequence[Argument], number: float) -> bool:
-    return (
-        len(args) == 2
-        and isinstance(args[0], Ref)
-        and isinstance(args[1], (int, float))
-        and args[1] == number
-    )
+    return len(args) == 2 and isinstance(args[0], Ref) and isinstance(args[1], (int, float)) and args[1] == number
 
 
 def merge(operations: Iterable[Operation], random: Collection[str]) -> tuple[list[Operation], dict[str, str]]:

@@ -200,9 +200,7 @@ class Recorder(TorchDispatchMode):
             schema.positional,
             schema.keyword,
             schema.defaults,
-            tuple(
-                type_of(t) if isinstance(t, torch.Tensor) else TensorType((0,), "float32") for t in outputs
-            ),
+            tuple(type_of(t) if isinstance(t, torch.Tensor) else TensorType((0,), "float32") for t in outputs),
         )
         names = record(self.tape, call)
         source = args[0] if args and isinstance(args[0], torch.Tensor) else None

@@ -106,9 +106,5 @@ class Tape:
     def mean(self, source: str, dims: tuple[int, ...], keepdim: bool, type_: TensorType) -> str:
         """Mean over `dims`: a sum times one over the global number of summed elements."""
         count = prod(self.types[source].shape[d] for d in dims)
-        total = self.emit(
-            "aten.sum.dim_IntList", (Ref(self.cast(source, type_.dtype)), dims, keepdim), [type_]
-        )
-        return self.emit("aten.mul.Tensor", (Ref(total[0]), 1.0 / count if count else float("nan")), [type_])[
-            0
-        ]
+        total = self.emit("aten.sum.dim_IntList", (Ref(self.cast(source, type_.dtype)), dims, keepdim), [type_])
+        return self.emit("aten.mul.Tensor", (Ref(total[0]), 1.0 / count if count else float("nan")), [type_])[0]

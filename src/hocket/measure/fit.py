@@ -21,9 +21,7 @@ LEAST_SHARE = 0.2
 """At least this share of a measured time is taken for work, however large the fixed cost seems."""
 
 
-def fit_calibration(
-    results: Sequence[Mapping[str, Any]], ranks: int, cores: int, machine: str
-) -> Calibration:
+def fit_calibration(results: Sequence[Mapping[str, Any]], ranks: int, cores: int, machine: str) -> Calibration:
     """The calibration of what each rank measured (see `measure.worker.run`)."""
     kernels = _averaged([r["kernels"] for r in results], ("topic", "name", "flops", "bytes", "elements"))
     collectives = _averaged([r["collectives"] for r in results], ("kind", "ranks", "bytes"))
@@ -71,9 +69,7 @@ def fit_device(rows: Sequence[Row], name: str, memory: int) -> Device:
         products=tuple((d, _curve(points, peaks[d])) for d, points in products.items()),
         traffic=_curve(traffic, bandwidth),
         kind_launches=tuple(
-            (r["name"], r["seconds"] - call)
-            for r in rows
-            if r["topic"] == "kind_call" and r["seconds"] > call
+            (r["name"], r["seconds"] - call) for r in rows if r["topic"] == "kind_call" and r["seconds"] > call
         ),
         write_weight=weight,
     )

@@ -88,12 +88,8 @@ def launch_samples(device: str) -> Iterator[Sample]:
         for _ in range(MIXED_PRODUCTS)
     ]
     yield Sample("mixed", "products", (partial(_interleave, products, ()),))
-    yield Sample(
-        "launch", "tiny", (partial(_interleave, products, [tiny[i % len(tiny)] for i in range(TINY)]),)
-    )
-    yield Sample(
-        "view", "views", (partial(_interleave, products, [views[i % len(views)] for i in range(TINY)]),)
-    )
+    yield Sample("launch", "tiny", (partial(_interleave, products, [tiny[i % len(tiny)] for i in range(TINY)]),))
+    yield Sample("view", "views", (partial(_interleave, products, [views[i % len(views)] for i in range(TINY)]),))
 
 
 def _interleave(products: Sequence[Call], between: Sequence[Call]) -> None:
@@ -168,9 +164,7 @@ def _row_calls(device: str, rows: int, width: int, quick: bool) -> list[tuple[st
         ("native_layer_norm", partial(aten.native_layer_norm.default, x, [width], weight, bias, 1e-5), 2),
         (
             "native_layer_norm_backward",
-            partial(
-                aten.native_layer_norm_backward.default, g, x, [width], mean, rstd, weight, bias, [True] * 3
-            ),
+            partial(aten.native_layer_norm_backward.default, g, x, [width], mean, rstd, weight, bias, [True] * 3),
             3,
         ),
         ("_softmax", partial(aten._softmax.default, x, -1, False), 2),

@@ -17,10 +17,13 @@ from hocket.plan.types import Plan, Stage
 from hocket.report.tables import table
 from hocket.report.words import layout_words, percent
 from hocket.search.builder import build_problem
-from hocket.search.model import MEMORY
+from hocket.search.model import MEMORY, TIMES
 from hocket.search.problem import Node, Problem
 from hocket.sharding.layout import Layout
 from hocket.units import format_bytes, format_seconds
+
+VERY_LONG = 1e9
+"""Seconds beyond any step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,8 @@ def choice_of(problem: Problem, stage: Stage) -> list[int]:
     """The assignment that a stage means; raises PlanError where the problem has no such choice."""
     groups = {"stored": stage.stored, "used": stage.used, "kept": stage.kept, "reused": stage.reused}
     tokens = dict(zip((op.outputs for op in problem.graph.operations), stage.strategies, strict=True))
-    choice = []
+    choice: list[int] = []
+    twins: dict[int, list[int]] = {}
     for node in problem.nodes:
         if node.kind == "operation":
             wanted = tokens[node.members]
@@ -80,7 +84,21 @@ def choice_of(problem: Problem, stage: Stage) -> list[int]:
                 "plan again with this version",
             )  # fmt: skip
         choice.append(places[0])
+        if len(places) > 1:
+            twins[len(choice) - 1] = places
+    for number, places in twins.items():
+        choice[number] = min(places, key=lambda place: _local(problem, choice, number, place))
     return choice
+
+
+def _local(problem: Problem, choice: list[int], number: int, place: int) -> float:
+    """Seconds around one node if it takes an option; what is impossible counts as very long."""
+    total = float(problem.model.nodes[number][:TIMES, place].sum())
+    for (u, v), costs in problem.model.edges.items():
+        if number in (u, v):
+            pair = costs[:, place, choice[v]] if u == number else costs[:, choice[u], place]
+            total += min(float(pair.sum()), VERY_LONG)
+    return total
 
 
 def _settled(problem: Problem, choice: list[int], fixed: int) -> list[int]:

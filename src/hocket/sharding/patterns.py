@@ -102,9 +102,7 @@ def _labels(slot: Slot, counts: dict[str, int], tensor: TensorType) -> Labels | 
     return tuple(labels) if len(labels) == rank else None
 
 
-def _factors(
-    call: Call, line: Line, inside: dict[int, Labels], outside: dict[int, Labels]
-) -> tuple[Factor, ...]:
+def _factors(call: Call, line: Line, inside: dict[int, Labels], outside: dict[int, Labels]) -> tuple[Factor, ...]:
     carried: dict[str, set[int]] = {}
     for index, labels in inside.items():
         for dim, label in enumerate(labels):

@@ -62,9 +62,7 @@ def _reachable(layout: Layout, axis: int, placement: Placement) -> bool:
 def _nests(layout: Layout) -> bool:
     """Whether splits of one dim by several axes use the same segments."""
     seen: dict[int, tuple[int, ...]] = {}
-    return all(
-        seen.setdefault(p.dim, p.segments) == p.segments for p in layout.placements if isinstance(p, Split)
-    )
+    return all(seen.setdefault(p.dim, p.segments) == p.segments for p in layout.placements if isinstance(p, Split))
 
 
 def moved_bytes(kind: str, tensor: TensorType, source: Layout, target: Layout, mesh: Mesh) -> int:
@@ -74,9 +72,7 @@ def moved_bytes(kind: str, tensor: TensorType, source: Layout, target: Layout, m
 
 
 def _held(layout: Layout, mesh: Mesh, elements: int) -> int:
-    return elements // prod(
-        n for n, p in zip(mesh.sizes, layout.placements, strict=True) if isinstance(p, Split)
-    )
+    return elements // prod(n for n, p in zip(mesh.sizes, layout.placements, strict=True) if isinstance(p, Split))
 
 
 @dataclass(frozen=True)

@@ -82,9 +82,7 @@ def find_segments(graph: Graph, rules: Sequence[Rule]) -> Segments:
             plain = [
                 (name, split.dim)
                 for name, split in pairs
-                if split is not None
-                and not split.segments
-                and graph.types[name].shape[split.dim] == factor.size
+                if split is not None and not split.segments and graph.types[name].shape[split.dim] == factor.size
             ]
             for name, split in pairs:
                 if split is not None and split.segments:
@@ -150,9 +148,7 @@ def make_strategy(rule: Rule, operation: Operation, tokens: Sequence[str], mesh:
     return Strategy(tuple(tokens), tuple(layouts[0]), tuple(layouts[1]), division, tuple(recipes))
 
 
-def _split_placements(
-    rule: Rule, factor: Factor, cut: tuple[int, ...]
-) -> tuple[list[Placement], list[Placement]]:
+def _split_placements(rule: Rule, factor: Factor, cut: tuple[int, ...]) -> tuple[list[Placement], list[Placement]]:
     def place(split: Split | None, absent: Placement) -> Placement:
         return absent if split is None else (Split(split.dim, segments=cut) if cut else split)
 

@@ -9,9 +9,7 @@ from hocket.sharding.call import Call, factor
 from hocket.sharding.rule import Factor
 
 
-def dim_groups(
-    before: Sequence[int], after: Sequence[int]
-) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def dim_groups(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Smallest groups of dims of two shapes that hold the same elements; dims of size 1 are in no group.
 
     Both shapes must have the same, non-zero number of elements.

@@ -62,9 +62,7 @@ class Timeline:
         """Seconds that each instruction (by index) takes longer here than in `other`, on the first common rank."""
         rank = next((r for r in self.ranks if r in other.ranks), -1)
         theirs = {s.index: s.seconds for s in other.spans if s.rank == rank}
-        return {
-            s.index: s.seconds - theirs[s.index] for s in self.spans if s.rank == rank and s.index in theirs
-        }
+        return {s.index: s.seconds - theirs[s.index] for s in self.spans if s.rank == rank and s.index in theirs}
 
 
 def chrome_trace(timelines: Iterable[Timeline]) -> dict[str, Any]:
