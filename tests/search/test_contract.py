@@ -21,7 +21,7 @@ from hocket.cost.prices import MeshPrices
 from hocket.errors import PlanError
 from hocket.search.builder import build_problem
 from hocket.search.cones import build_cones
-from hocket.search.model import MEMORY, Model
+from hocket.search.model import MEMORY, ROWS, Model
 from hocket.search.pins import Pins
 from hocket.search.problem import Problem
 from hocket.search.searchers import SEARCHERS, exhaustive
@@ -37,8 +37,8 @@ def best_of(model: Model) -> float:
 def limited(seed: int, slack: float) -> Model:
     """A random model with a memory limit between what is needed at least and at most."""
     model = random_model(seed)
-    low = sum(float(c[MEMORY].min()) for c in model.nodes)
-    high = sum(float(c[MEMORY].max()) for c in model.nodes)
+    low = max(sum(float(c[m].min()) for c in model.nodes) for m in range(MEMORY, ROWS))
+    high = max(sum(float(c[m].max()) for c in model.nodes) for m in range(MEMORY, ROWS))
     model.limit = max(1.0, low + slack * (high - low))
     return model
 
@@ -113,7 +113,7 @@ def test_exhaustive_keeps_its_budget() -> None:
     draw = np.random.default_rng(0)
     model = Model()
     for node in range(10):
-        model.add_node(str(node), draw.uniform(1.0, 2.0, (5, 4)))
+        model.add_node(str(node), draw.uniform(1.0, 2.0, (ROWS, 4)))
     for first in range(9):
         for second in range(first + 1, 10):
             model.add_edge(first, second, draw.uniform(1.0, 2.0, (4, 4, 4)))
@@ -122,7 +122,7 @@ def test_exhaustive_keeps_its_budget() -> None:
     assert time.monotonic() - start < 3.0
     assert solution.choice is not None
     assert solution.bound == 0.0
-    more = model.add_node("more", draw.uniform(1.0, 2.0, (5, 4)))
+    more = model.add_node("more", draw.uniform(1.0, 2.0, (ROWS, 4)))
     for node in range(more):
         model.add_edge(node, more, draw.uniform(1.0, 2.0, (4, 4, 4)))
     with pytest.raises(PlanError, match="at most"):

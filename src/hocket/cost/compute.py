@@ -194,6 +194,7 @@ _SPECIAL: dict[str, Callable[[Operation, Sequence[TensorType], Sequence[TensorTy
     "gather": _lookup,
     "index": _lookup,
     "index_select": _lookup,
+    "take": _lookup,
     "scatter": _scatter,
     "scatter_add": _scatter,
     "index_put": _scatter,

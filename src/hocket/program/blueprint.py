@@ -10,11 +10,13 @@ from hocket.graph.flow import Flow, find_flow
 from hocket.graph.recompute import random_pairs
 from hocket.graph.types import Graph, Operation, TensorType
 from hocket.plan.types import Stage
-from hocket.sharding.layout import Layout
+from hocket.sharding.layout import Interval, Layout, intervals
 from hocket.sharding.reshard import Step, Ways, find_ways
 from hocket.sharding.rule import Rule
 from hocket.sharding.rules import rule_of
 from hocket.sharding.strategy import Strategy, parse_strategy
+
+Held = tuple[tuple[Interval, ...], ...]
 
 
 class Prices(Protocol):
@@ -38,6 +40,14 @@ class Blueprint:
     flow: Flow
     prices: Prices
     ways: dict[TensorType, Ways] = field(default_factory=dict)
+    held: dict[tuple[Layout, tuple[int, ...], int], Held] = field(default_factory=dict)
+
+    def intervals(self, layout: Layout, shape: tuple[int, ...], rank: int) -> Held:
+        """What a rank holds of a tensor per dim (see sharding.layout.intervals), derived once for all ranks."""
+        key = (layout, shape, rank)
+        if key not in self.held:
+            self.held[key] = intervals(layout, shape, self.stage.mesh, rank)
+        return self.held[key]
 
     def steps(self, name: str, source: Layout, target: Layout) -> tuple[Step, ...]:
         """Cheapest steps for a value from one layout to another; raises LayoutError where there are none."""

@@ -7,7 +7,7 @@ from typing import Literal
 from hocket.graph.types import Operation, Ref, TensorType
 from hocket.program.blueprint import Blueprint
 from hocket.program.types import Collective, Compute, Instruction, Program, Shard
-from hocket.sharding.layout import Interval, Layout, Split, intervals
+from hocket.sharding.layout import Interval, Layout, Split
 from hocket.sharding.local import local_operation
 from hocket.sharding.recipes import Reduce, expand
 from hocket.sharding.reshard import Step
@@ -40,7 +40,7 @@ class _Lowering:
         self.goals: dict[str, list[str]] = {}
         for parameter, value in plan.graph.gradients:
             self.goals.setdefault(value, []).append(parameter)
-        self.held: dict[tuple[Layout, tuple[int, ...]], tuple[tuple[Interval, ...], ...]] = {}
+        self.cuts: dict[tuple[Layout, tuple[int, ...], tuple[int, ...], int], tuple[tuple[int, ...], ...]] = {}
 
     def run(self) -> Program:
         graph, stored = self.graph, self.stage.stored
@@ -69,10 +69,7 @@ class _Lowering:
             self.gone[parameter] = self._value(value, self.stage.stored[parameter], backward=True)
 
     def _intervals(self, layout: Layout, value: str) -> tuple[tuple[Interval, ...], ...]:
-        key = (layout, self.graph.types[value].shape)
-        if key not in self.held:
-            self.held[key] = intervals(layout, key[1], self.mesh, self.rank)
-        return self.held[key]
+        return self.plan.intervals(layout, self.graph.types[value].shape, self.rank)
 
     def _local(self, layout: Layout, value: str) -> TensorType:
         held = self._intervals(layout, value)
@@ -97,9 +94,15 @@ class _Lowering:
             self._recipe(index, here)
         else:
             self._compute(here, index, self._salt(strategy))
-        for value in operation.outputs:
-            if not backward and value in self.plan.flow.crossing and value in self.stage.kept:
-                self._copy(value, "kept")
+        if not backward:
+            read = (v for v in operation.inputs if self._last_forward(v) == index and (v, "made") in self.copies)
+            for value in dict.fromkeys((*read, *operation.outputs)):
+                if value in self.plan.flow.crossing and value in self.stage.kept:
+                    self._copy(value, "kept")
+
+    def _last_forward(self, value: str) -> int:
+        readers = self.plan.flow.forward_readers[value]
+        return readers[-1] if readers else -1
 
     def _salt(self, strategy: Strategy) -> int:
         """A number that ranks share exactly when they do the same part of the work."""
@@ -176,7 +179,8 @@ class _Lowering:
         layout, name = self.copies[value, "made"]
         if copy != "kept" or wanted != layout:
             layout, name = self._copy(value, source)  # type: ignore[arg-type]
-        result = (wanted, self._convert(value, name, layout, wanted)) if wanted else (layout, name)
+        own = copy == "kept"
+        result = (wanted, self._convert(value, name, layout, wanted, own)) if wanted else (layout, name)
         self.copies[value, copy] = result
         return result
 
@@ -185,25 +189,30 @@ class _Lowering:
         source, name = self._copy(value, "reused" if backward and value in self.plan.flow.crossing else "used")
         return self._convert(value, name, source, layout)
 
-    def _convert(self, value: str, name: str, source: Layout, target: Layout) -> str:
+    def _convert(self, value: str, name: str, source: Layout, target: Layout, own: bool = False) -> str:
+        """Bring a value to a layout; `own`: into storage of its own, so that what it was made of can go."""
         if source == target:
             return name
         steps = self.plan.steps(value, source, target)
-        free = all(step.kind in ("slice", "addend") for step in steps)
+        free = not own and all(step.kind in ("slice", "addend") for step in steps)
         if free and (name, target) in self.pieces:
             return self.pieces[name, target]
         result = name
         for step in steps:
-            result = self._step(value, result, step)
+            result = self._step(value, result, step, own)
         if free:
             self.pieces[name, target] = result
         return result
 
-    def _step(self, value: str, name: str, step: Step) -> str:
+    def _step(self, value: str, name: str, step: Step, own: bool) -> str:
         result = self._fresh(f"{value}__{_plain(step.target)}")
         self.types[result] = self._local(step.target, value)
         if step.kind in ("slice", "addend"):
-            self.out.append(Compute(self._free_step(value, name, result, step), 0.0))
+            operation = self._free_step(value, name, result, step, own)
+            if operation.kind == "take":
+                self._compute(operation, -1)
+            else:
+                self.out.append(Compute(operation, 0.0))
         else:
             self.out.append(self._communicate(value, name, result, step))
         return result
@@ -235,9 +244,13 @@ class _Lowering:
     def _lengths(self, layout: Layout, value: str, group: tuple[int, ...], dim: int) -> tuple[tuple[int, ...], ...]:
         """Lengths along `dim` per position of the group and segment."""
         shape = self.graph.types[value].shape
-        return tuple(tuple(n for _, n in intervals(layout, shape, self.mesh, rank)[dim]) for rank in group)
+        key = (layout, shape, group, dim)
+        if key not in self.cuts:
+            held = (self.plan.intervals(layout, shape, rank)[dim] for rank in group)
+            self.cuts[key] = tuple(tuple(n for _, n in pieces) for pieces in held)
+        return self.cuts[key]
 
-    def _free_step(self, value: str, name: str, result: str, step: Step) -> Operation:
+    def _free_step(self, value: str, name: str, result: str, step: Step, own: bool) -> Operation:
         if step.kind == "addend":
             first = self.mesh.coordinates(self.rank)[step.axis] == 0
             return Operation("hocket.addend.default", (Ref(name), first), (), (result,))
@@ -246,7 +259,7 @@ class _Lowering:
         before = self._intervals(step.source, value)[dim]
         after = self._intervals(step.target, value)[dim]
         picks = tuple((_position(start, before), length) for start, length in after)
-        return Operation("hocket.pick.default", (Ref(name), dim, picks), (), (result,))
+        return Operation(f"hocket.{'take' if own else 'pick'}.default", (Ref(name), dim, picks), (), (result,))
 
     def _fresh(self, wanted: str) -> str:
         name, count = wanted, 1

@@ -17,7 +17,7 @@ from hocket.plan.types import Plan, Stage
 from hocket.report.tables import table
 from hocket.report.words import layout_words, percent
 from hocket.search.builder import build_problem
-from hocket.search.model import MEMORY, TIMES
+from hocket.search.model import TIMES, held_of
 from hocket.search.problem import Node, Problem
 from hocket.sharding.layout import Layout
 from hocket.units import format_bytes, format_seconds
@@ -53,13 +53,13 @@ def price_changes(plan: Plan, pattern: str) -> tuple[tuple[str, ...], tuple[Chan
     choice = choice_of(problem, plan.stage)
     limit = min(plan.cluster.memory_limit(rank) for rank in plan.stage.mesh.ranks)
     node, model = problem.nodes[number], problem.model
-    now, held = model.seconds(choice), model.totals(choice)[MEMORY]
+    now, held = model.seconds(choice), held_of(model.totals(choice))
     changes = []
     for place, option in enumerate(node.options):
         if not isinstance(option, Layout):
             continue
         other = _settled(problem, [*choice[:number], place, *choice[number + 1 :]], number)
-        memory = model.totals(other)[MEMORY] - held
+        memory = held_of(model.totals(other)) - held
         fits = plan.memory.total + memory <= limit
         changes.append(Change(option, model.seconds(other) - now, memory, place == choice[number], fits))
     changes.sort(key=lambda c: (not c.chosen, c.seconds))

@@ -67,6 +67,13 @@ def _pick(value: Tensor, dim: int, picks: Sequence[Interval]) -> Tensor:
     return pieces[0].contiguous() if len(pieces) == 1 else torch.cat(pieces, dim)
 
 
+def _take(value: Tensor, dim: int, picks: Sequence[Interval]) -> Tensor:
+    """Pieces of a dim as a tensor with storage of its own."""
+    picked = _pick(value, dim, picks)
+    shared = picked.untyped_storage().data_ptr() == value.untyped_storage().data_ptr()
+    return picked.clone() if shared else picked
+
+
 def _here(index: Tensor, start: int, length: int) -> tuple[Tensor, Tensor]:
     """Indices relative to a shard's start (0 where they lie elsewhere), and whether they lie here."""
     near = index - start
@@ -155,6 +162,7 @@ _OWN: dict[str, Kernel] = {
     "hocket.constant.default": _constant,
     "hocket.addend.default": _addend,
     "hocket.pick.default": _pick,
+    "hocket.take.default": _take,
     "hocket.attention.default": attention,
     "hocket.attention_backward.default": attention_backward,
     "hocket.embedding_shard.default": _embedding_shard,

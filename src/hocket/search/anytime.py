@@ -20,13 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket.search.ilp import Solution, relax, solve
-from hocket.search.model import MEMORY, ROWS, TIMES, WORK, Model, time_of
+from hocket.search.model import MEMORY, MOMENTS, ROWS, TIMES, WORK, Model, time_of
 from hocket.search.reduce import reduce_model
 
 ROUNDS = 14
 """Most weights that are tried on one model."""
 
 
+STALE = 3
+"""Rounds after which the bound must have risen by a quarter of the gap for the search of weights to go on."""
 SMALL_PAIRS = 5_000
 """Models with so many pairs of choices are also solved as they are."""
 COMBINE_SECONDS = 2.0
@@ -35,16 +37,16 @@ COMBINE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A trade: share of work against traffic in each pass; `memory` in seconds per limit of memory."""
+    """A trade: share of work against traffic in each pass; `memory` per moment, in seconds per limit of it."""
 
     forward: float
     backward: float
-    memory: float
+    memory: tuple[float, ...] = (0.0,) * MOMENTS
 
     def costs(self, limit: float) -> NDArray[np.float64]:
         """A factor for every row of costs."""
-        memory = self.memory / limit if isfinite(limit) else 0.0
-        return np.array([self.forward, 1.0 - self.forward, self.backward, 1.0 - self.backward, memory])
+        memory = [price / limit if isfinite(limit) else 0.0 for price in self.memory]
+        return np.array([self.forward, 1.0 - self.forward, self.backward, 1.0 - self.backward, *memory])
 
 
 @dataclass
@@ -77,18 +79,19 @@ def solve_model(
     """
     end = time.monotonic() + seconds
     progress = Progress()
-    least = _least_memory(model, end, stop) if isfinite(model.limit) else None
-    if least is not None and least.infeasible:
-        return least
-    if least is not None and least.choice is not None:
-        progress.offer(model, least.choice)
-    weights = Weights(1.0, 1.0, 0.0)
+    if isfinite(model.limit) and not _least_memory(model, progress, end, stop):
+        return Solution(None, inf, True)
+    weights = _first_weights(model, progress)
+    bounds: list[float] = []
     for _ in range(ROUNDS):
         if not _try(model, weights, progress, end, stop):
             break
         if progress.bound >= min(cutoff, progress.seconds * (1 - gap)):
             break
         if time.monotonic() > end or (stop is not None and stop.is_set()):
+            break
+        bounds.append(progress.bound)
+        if len(bounds) > STALE and bounds[-1] < bounds[-1 - STALE] * (1 + gap / 4):
             break
         better = _next_weights(model, progress.seen)
         if better is None or better[1] <= progress.bound * (1 + gap / 10):
@@ -98,28 +101,44 @@ def solve_model(
         _combine(model, progress, end, gap, stop)
         if progress.bound < min(cutoff, progress.seconds * (1 - gap)):
             _in_full(model, progress, end, gap, stop)
+    model.seen[:] = dict.fromkeys(progress.seen)
     return Solution(progress.choice, progress.bound)
+
+
+def _first_weights(model: Model, progress: Progress) -> Weights:
+    """Where the search starts: at the best weights for what came up in earlier searches, or at work alone."""
+    for choice in model.seen:
+        progress.offer(model, choice)
+    better = _next_weights(model, progress.seen) if model.seen else None
+    return better[0] if better is not None else Weights(1.0, 1.0)
 
 
 def least_memory(model: Model) -> float:
     """The least bytes that any assignment holds on one device (a bound from below)."""
-    solution, _ = relax(reduce_model(_scalar(model, _memory_alone(1e-9))).model)
-    return solution.bound * 1e9
+    moments = range(MEMORY, ROWS)
+    return max(relax(reduce_model(_scalar(model, _memory_alone(m, 1e-9))).model)[0].bound for m in moments) * 1e9
 
 
-def _least_memory(model: Model, end: float, stop: threading.Event | None) -> Solution | None:
-    """Whether any assignment keeps the limit, and one that does: the one of least memory."""
-    scalar = _scalar(model, _memory_alone(1.0 / model.limit))
-    reduced = reduce_model(scalar)
-    solution, _ = relax(reduced.model, max(0.1, end - time.monotonic()), None, stop)
-    if solution.infeasible or solution.bound > 1.0 + 1e-9:
-        return Solution(None, inf, True)
-    return None if solution.choice is None else Solution(tuple(reduced.expand(solution.choice)), 0.0)
+def _least_memory(model: Model, progress: Progress, end: float, stop: threading.Event | None) -> bool:
+    """Whether every moment's least memory is within the limit; its assignments are offered."""
+    if model.least:
+        return model.least <= model.limit * (1.0 + 1e-9)
+    least = 0.0
+    for moment in range(MEMORY, ROWS):
+        reduced = reduce_model(_scalar(model, _memory_alone(moment, 1.0 / model.limit)))
+        solution, _ = relax(reduced.model, max(0.1, end - time.monotonic()), stop)
+        if solution.infeasible or solution.bound > 1.0 + 1e-9:
+            return False
+        least = max(least, solution.bound * model.limit)
+        if solution.choice is not None:
+            progress.offer(model, tuple(reduced.expand(solution.choice)))
+    model.least = least
+    return True
 
 
-def _memory_alone(factor: float) -> NDArray[np.float64]:
+def _memory_alone(moment: int, factor: float) -> NDArray[np.float64]:
     factors = np.zeros(ROWS)
-    factors[MEMORY] = factor
+    factors[moment] = factor
     return factors
 
 
@@ -149,11 +168,11 @@ def _try(model: Model, weights: Weights, progress: Progress, end: float, stop: t
     scalar = _scalar(model, weights.costs(model.limit))
     reduced = reduce_model(scalar)
     left = max(0.1, end - time.monotonic())
-    solution, shares = relax(reduced.model, left, None, stop)
+    solution, shares = relax(reduced.model, left, stop)
     if solution.infeasible:
         progress.bound = inf
         return False
-    progress.bound = max(progress.bound, solution.bound - weights.memory)
+    progress.bound = max(progress.bound, solution.bound - sum(weights.memory))
     choice = solution.choice
     if choice is None and shares:
         choice = _integral(reduced.model, shares, max(0.1, end - time.monotonic()), stop)
@@ -185,19 +204,21 @@ def _next_weights(model: Model, seen: Sequence[tuple[int, ...]]) -> tuple[Weight
     solver.addVar(-inf, inf)
     solver.addVar(0.0, 1.0)
     solver.addVar(0.0, 1.0)
-    solver.addVar(0.0, 1e3 if memory else 0.0)
+    for _ in range(MOMENTS):
+        solver.addVar(0.0, 1e3 if memory else 0.0)
     solver.changeColCost(0, -1.0)
-    for work, traffic, work_back, traffic_back, held in totals:
-        # bound <= traffic + share * (work - traffic) in both passes + price * (held / limit - 1)
+    width = 3 + MOMENTS
+    for work, traffic, work_back, traffic_back, *held in totals:
+        # bound <= traffic + share * (work - traffic) in both passes + price * (held / limit - 1) per moment
         gains = [(work - traffic) / scale, (work_back - traffic_back) / scale]
-        excess = held / model.limit - 1.0 if memory else 0.0
-        row = np.array([1.0, -gains[0], -gains[1], -excess])
-        solver.addRow(-inf, float(traffic + traffic_back) / scale, 4, np.arange(4, dtype=np.int32), row)
+        excess = [h / model.limit - 1.0 if memory else 0.0 for h in held]
+        row = np.array([1.0, -gains[0], -gains[1], *(-e for e in excess)])
+        solver.addRow(-inf, float(traffic + traffic_back) / scale, width, np.arange(width, dtype=np.int32), row)
     solver.run()
     if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
-    value, forward, backward, price = (float(v) for v in solver.getSolution().col_value[:4])
-    return Weights(forward, backward, price * scale), value * scale
+    value, forward, backward, *prices = (float(v) for v in solver.getSolution().col_value[:width])
+    return Weights(forward, backward, tuple(price * scale for price in prices)), value * scale
 
 
 def _combine(model: Model, progress: Progress, end: float, gap: float, stop: threading.Event | None) -> None:
@@ -220,7 +241,7 @@ def _in_full(model: Model, progress: Progress, end: float, gap: float, stop: thr
     if sum(costs[0].size for costs in reduced.model.edges.values()) > SMALL_PAIRS:
         return
     left = min(COMBINE_SECONDS, max(0.1, end - time.monotonic()))
-    solution = solve(reduced.model, left, gap / 2, progress.seconds, None, stop)
+    solution = solve(reduced.model, left, gap / 2, progress.seconds, stop)
     if solution.choice is not None:
         progress.offer(model, tuple(reduced.expand(solution.choice)))
 
@@ -240,7 +261,7 @@ def _solve_part(
     for (u, v), costs in model.edges.items():
         part.add_edge(u, v, costs[:, keep[u]][:, :, keep[v]])
     smaller = reduce_model(part)
-    solution = solve(smaller.model, seconds, gap, cutoff, None, stop)
+    solution = solve(smaller.model, seconds, gap, cutoff, stop)
     if solution.choice is None:
         return None
     local = smaller.expand(solution.choice)

@@ -21,7 +21,8 @@ from hocket.search.cones import Cones, build_cones
 from hocket.search.ilp import Solution
 from hocket.search.judge import Judgement, judge
 from hocket.search.known import Known, restrict
-from hocket.search.model import MEMORY
+from hocket.search.model import held_of
+from hocket.search.moments import floor_bytes
 from hocket.search.pins import Pins
 from hocket.search.problem import Problem
 from hocket.search.searchers import SEARCHERS, Searcher, greedy
@@ -34,16 +35,20 @@ Watcher = Callable[[str, int, int, str], None]
 
 SMALL = 16
 """Up to so many devices meshes have up to three axes, beyond two (unless asked): their number grows fast."""
+GLANCE_GAP = 0.5
+"""Relative gap of the glance that puts meshes in order."""
 FIRST_GAP = 0.12
 """Relative gap of the first look at every mesh."""
+LOWERED_GAP = 0.05
+"""Least relative gap under a limit that was lowered by guess."""
 CASE_SECONDS = 20.0
 """Longest time for one search of one case."""
 ATTEMPTS = 7
 """Most solutions of one case that are judged until one fits: the model leaves out what is held for a moment."""
 TIE = 0.005
 """A layout that people know is preferred to another that is better by less than this share."""
-REFINED = 2
-"""Cases that are searched to the end, after a first look at all."""
+REFINED = 3
+"""Most cases that are searched to the end, after a first look at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +140,6 @@ class _Open:
 
     problem: Problem
     cones: Cones
-    careful: Cones
 
 
 class _Search:
@@ -152,12 +156,15 @@ class _Search:
         self.blocks = find_blocks(graph)
         self.excess: dict[Case, int] = {}
         self.judged: dict[Case, float] = {}
+        self.tightened: dict[Case, float] = {}
         self.opened: dict[Case, _Open] = {}
+        self.first: tuple[Case, tuple[int, ...]] | None = None
         self.structures: dict[tuple[str, ...], Structure] = {}
         self.searcher: Searcher = SEARCHERS["ilp" if settings.searcher == "auto" else settings.searcher]
 
     def run(self) -> Found:
-        cases, start = self._meshes(), time.monotonic()
+        start = time.monotonic()
+        cases = self._in_order(self._meshes())
         for number, mesh in enumerate(cases):
             self.watcher("search", number, len(cases), f"a first look at mesh {mesh}")
             self._mesh(mesh)
@@ -172,10 +179,40 @@ class _Search:
             for case in tuple(self.opened):
                 self._hand_picked(case)
         self.watcher("search", len(cases), len(cases), "done")
+        if self.found.stage is None and self.first is not None:
+            case, choice = self.first
+            self.found.bounds.setdefault(case, 0.0)
+            self._offer(case, self._open(case).problem, choice, 0.0)
         self.found.elapsed = time.monotonic() - start
         if self.found.stage is None:
             self._nothing_fits()
         return self.found
+
+    def _in_order(self, cases: tuple[Mesh, ...]) -> tuple[Mesh, ...]:
+        """The meshes with the most promising first, by a glance at each: good plans end the search of others."""
+        if len(cases) == 1 or self.settings.searcher not in ("auto", "ilp"):
+            return cases
+        seen: dict[Mesh, float] = {}
+        for number, mesh in enumerate(cases):
+            if self._over():
+                break
+            self.watcher("search", number, 2 * len(cases), f"a glance at mesh {mesh}")
+            case = Case(mesh, self.blocks if self._hopeless(Case(mesh, ())) else ())
+            if not self._hopeless(case):
+                model = self._open(case).cones.model
+                left = min(max(0.1, self.end - time.monotonic()), CASE_SECONDS)
+                solution = self.searcher(model, left, GLANCE_GAP, inf, self.stop)
+                self.found.bounds[case] = solution.bound
+                seen[mesh] = model.seconds(solution.choice) if solution.choice else inf
+        return tuple(sorted(cases, key=lambda mesh: seen.get(mesh, inf)))
+
+    def _hopeless(self, case: Case) -> bool:
+        """Whether a case cannot fit even if everything were divided by all devices."""
+        structure = self._structure(case.blocks)
+        floor = floor_bytes(structure.graph, structure.moments, self.cluster.size, self.settings.optimizer_bytes)
+        if floor > self.limit:
+            self.excess.setdefault(case, int(floor - self.limit))
+        return floor > self.limit
 
     def _mesh(self, mesh: Mesh) -> None:
         """Search a mesh, with recomputation where memory holds it back."""
@@ -202,22 +239,31 @@ class _Search:
                     self._known(case, problem, Known(dp, tp, zero))
 
     def _known(self, case: Case, problem: Problem, known: Known) -> None:
-        cones = build_cones(problem.careful(restrict(problem, known)), problem.wishes)
+        cones = build_cones(restrict(problem, known), problem.wishes)
+        cones.model.limit = self.tightened.get(case, self.limit)
         left = min(max(0.5, self.end - time.monotonic()), CASE_SECONDS)
-        solution = self.searcher(cones.model, left, FIRST_GAP, inf, self.stop)
-        if solution.choice is not None:
+        cutoff = self.found.seconds * (1 + TIE)
+        solution = self.searcher(cones.model, left, FIRST_GAP, cutoff, self.stop)
+        if solution.choice is not None and cones.model.seconds(solution.choice) < cutoff:
             self._offer(case, problem, cones.expand(solution.choice), self.found.bounds.get(case, 0.0), known.title)
 
     def _refine(self) -> None:
-        """Search the most promising cases to the end, beside what people would pick there."""
+        """Search to the end what could still be better, the least bound first, beside what people would pick."""
         order = sorted(self.judged, key=lambda case: self.judged[case])
-        for case in {*order[:REFINED], *(c for c in self.opened if len(c.mesh.sizes) == 1)}:
-            self._hand_picked(case)
-        order = sorted(self.judged, key=lambda case: self.judged[case])
-        for case in order[:REFINED]:
-            if not self._over():
-                self.watcher("refine", 0, 1, str(case))
-                self._case(case, self.settings.gap)
+        for case in dict.fromkeys((*order[:REFINED], *(c for c in self.opened if len(c.mesh.sizes) == 1))):
+            if self.found.bounds.get(case, 0.0) < self.found.seconds * (1 + TIE):
+                self._hand_picked(case)
+        done: set[Case] = set()
+        while len(done) < REFINED and not self._over():
+            enough = self.found.seconds * (1 - self.settings.gap)
+            waiting = [c for c, bound in self.found.bounds.items() if c in self.opened and bound < enough]
+            waiting = sorted(set(waiting) - done, key=lambda c: self.found.bounds[c])
+            if not waiting:
+                break
+            case = waiting[0]
+            self.watcher("refine", len(done), REFINED, str(case))
+            self._case(case, self.settings.gap)
+            done.add(case)
 
     def _meshes(self) -> tuple[Mesh, ...]:
         if self.settings.known is not None:
@@ -238,11 +284,7 @@ class _Search:
         """A case's graph, problem and model, built once."""
         if case not in self.opened:
             settings = self.settings
-            if case.blocks not in self.structures:
-                self.structures[case.blocks] = find_structure(
-                    recompute(self.graph, case.blocks), pins=settings.pins
-                )
-            structure = self.structures[case.blocks]
+            structure = self._structure(case.blocks)
             graph = structure.graph
             prices = MeshPrices(self.cluster, case.mesh)
             problem = build_problem(
@@ -255,54 +297,71 @@ class _Search:
                 structure=structure,
             )
             model = restrict(problem, settings.known) if settings.known else problem.model
-            careful = build_cones(problem.careful(model), problem.wishes)
-            self.opened[case] = _Open(problem, build_cones(model, problem.wishes), careful)
+            self.opened[case] = _Open(problem, build_cones(model, problem.wishes))
             if not self.found.space.endswith(problem.space):
                 self.found.space += problem.space
             whole = {o.op for o, r in zip(graph.operations, problem.rules, strict=True) if not r.known}
             self.found.whole = tuple(sorted(whole))
         return self.opened[case]
 
+    def _structure(self, blocks: tuple[str, ...]) -> Structure:
+        if blocks not in self.structures:
+            self.structures[blocks] = find_structure(recompute(self.graph, blocks), pins=self.settings.pins)
+        return self.structures[blocks]
+
     def _case(self, case: Case, gap: float) -> bool:
-        """Search one case to a gap; whether memory is what holds it back."""
+        """Search one case to a gap; whether memory is what holds it back.
+
+        Only what is proven under the true limit is a bound. Where a plan holds more than the model counts, the
+        limit is lowered by what was too much.
+        """
+        if self._hopeless(case):
+            self.found.bounds[case] = inf
+            reason = f"needs at least {format_bytes(self.excess[case])} more per device"
+            self.found.alternatives.append(Alternative(str(case), inf, inf, reason))
+            return True
         problem, cones = self._open(case).problem, self._open(case).cones
-        model = cones.model
+        model, tight = cones.model, False
         model.limit = self.limit
-        tight = False
+        if self.found.bounds.get(case, 0.0) >= self.found.seconds:
+            self._left_behind(case, Solution(None, self.found.bounds[case]), problem)
+            return False
         self._start(case)
         for attempt in range(ATTEMPTS):
             left = min(max(0.5, self.end - time.monotonic()), CASE_SECONDS)
             cutoff = self.found.seconds * (1 - self.settings.gap / 2)
-            solution = self.searcher(model, left, gap / 2, cutoff, self.stop)
+            close = gap if attempt == 0 else max(gap, LOWERED_GAP)
+            solution = self.searcher(model, left, close / 2, cutoff, self.stop)
             if attempt == 0:
                 self.found.bounds[case] = max(solution.bound, self.found.bounds.get(case, 0.0))
             if solution.choice is None:
                 self._left_behind(case, solution, problem)
                 return solution.infeasible or tight
-            if attempt == 0 and model.seconds(solution.choice) >= self.found.seconds:
+            held = held_of(model.totals(solution.choice))
+            tight = tight or held > 0.9 * self.limit
+            if model.seconds(solution.choice) >= self.found.seconds:
                 self._left_behind(case, solution, problem)
-                return bool(model.totals(solution.choice)[MEMORY] > 0.9 * model.limit)
+                break
+            if attempt == 0 and case in self.tightened:
+                if case in self.judged:  # what the lowered limit gives is known
+                    break
+                model.limit = self.tightened[case]
+                continue
             judged = self._offer(case, problem, cones.expand(solution.choice), solution.bound)
             if judged.fits:
                 break
             tight = True
-            if attempt == 0:
-                cones = self._open(case).careful
-                model = cones.model
-                model.limit = self.limit
-            else:
-                model.limit -= 1.1 * judged.excess
-        memory = model.totals(solution.choice or ())[MEMORY]
-        return tight or bool(memory > 0.9 * model.limit)
+            model.limit = min(model.limit, held) - 1.1 * judged.excess
+            self.tightened[case] = model.limit
+        return tight
 
     def _start(self, case: Case) -> None:
-        """A first plan, found in next to no time, so that a search which is cut short has one."""
-        if self.found.stage is None and self.settings.searcher == "auto":
-            problem, cones = self._open(case).problem, self._open(case).cones
+        """A first assignment, found in next to no time, for a search that is cut short."""
+        if self.first is None and self.settings.searcher == "auto":
+            cones = self._open(case).cones
             solution = greedy(cones.model, 0.0, 0.0, inf, self.stop)
             if solution.choice is not None:
-                self.found.bounds.setdefault(case, 0.0)
-                self._offer(case, problem, cones.expand(solution.choice), 0.0)
+                self.first = (case, cones.expand(solution.choice))
 
     def _offer(
         self, case: Case, problem: Problem, choice: Sequence[int], bound: float, title: str = ""
@@ -349,7 +408,7 @@ class _Search:
             self.excess.setdefault(case, int(least - self.limit))
             reason = f"needs at least {format_bytes(max(0.0, least - self.limit))} more per device"
             if self.opened[case].cones.model.limit == self.limit:
-                self.found.bounds[case] = inf
+                self.found.bounds[case] = inf  # under a lowered limit it proves nothing
         elif solution.bound > 0 and solution.bound >= self.found.seconds * (1 - self.settings.gap):
             reason = "cannot be better: its bound is above the best"
         elif solution.choice is not None:

@@ -15,7 +15,7 @@ from hocket.cost.prices import MeshPrices
 from hocket.graph.recompute import random_pairs
 from hocket.graph.types import Graph, TensorType
 from hocket.search.cones import Wish, is_light
-from hocket.search.model import BACKWARD, MEMORY, ROWS, TIMES, TRAFFIC, WORK, Costs, Model
+from hocket.search.model import BACKWARD, MEMORY, MOMENTS, ROWS, TIMES, TRAFFIC, WORK, Costs, Model
 from hocket.search.pins import Pins
 from hocket.search.pricing import strategy_seconds
 from hocket.search.problem import Kind, Node, Problem
@@ -72,6 +72,7 @@ class Builder:
         self.counted: dict[tuple[_Port, _Port, TensorType, bool, bool], int] = {}
         self.counts: dict[int, int] = {}
         self.directs: dict[int, int] = {}
+        self.memory: dict[int, Costs] = {}
 
     def run(self) -> None:
         """Fill the problem."""
@@ -89,6 +90,8 @@ class Builder:
             self.p.nodes[number] = Node(kind, tuple(names), node.options)
         for number, place in self.p.operation_nodes.items():
             self.p.model.nodes[place] *= self.counts[number]
+        for place, held in self.memory.items():
+            self.p.model.nodes[place][MEMORY:] += held
         self._edges()
         self._same_numbers()
         self._wishes()
@@ -188,12 +191,12 @@ class Builder:
             options = self.pins.stored([roles[n] for n in names], options, self.mesh)
             held = np.array([self._elements(o, tensor) for o in options])
             costs = np.zeros((ROWS, len(options)))
-            costs[MEMORY] = held * (tensor.bytes / max(1, tensor.elements))
-            costs[MEMORY] += held * (self.optimizer_bytes if names[0] in trained else 0.0)
-            costs[MEMORY] *= len(names)
+            each = tensor.bytes / max(1, tensor.elements)
+            state = self.optimizer_bytes if names[0] in trained else 0.0
+            for row, moment in enumerate(self.p.structure.moments, MEMORY):
+                there = sum(name in moment.gradients for name in names)
+                costs[row] = held * (len(names) * (each + state) + there * each)
             self.stored[number] = self._node(Node("stored", tuple(names), options), costs)
-            if names[0] in trained:
-                self.p.gradients[self.stored[number]] = held * (len(names) * tensor.bytes / max(1, tensor.elements))
 
     def _elements(self, layout: Layout, tensor: TensorType) -> float:
         parts = 1
@@ -216,6 +219,8 @@ class Builder:
             readers = [*forward, *backward, *leaving]
             source = self._hub(value, key, "used", made, readers, tensor, back)
             self._join(value, source, readers, tensor, back)
+            if value not in self.fold.inputs:
+                self._hold(made, source, tensor, backward=False)
             return
         forward = [*forward, *leaving]
         kept = self._kept(value, key, made, [*forward, *backward], tensor, bool(forward))
@@ -223,6 +228,8 @@ class Builder:
         self._join(value, source, [*forward, kept], tensor, False)
         again = self._hub(value, key, "reused", kept, backward, tensor, True)
         self._join(value, again, backward, tensor, True)
+        if value not in self.fold.inputs:
+            self._hold(kept, again, tensor, backward=True)
 
     def _maker(self, value: str) -> tuple[_Port | None, object]:
         if value in self.fold.inputs:
@@ -306,24 +313,44 @@ class Builder:
     ) -> _Port:
         """What the backward pass finds of a value; it takes memory where forward ends.
 
-        Of an input only what goes beyond its stored part counts. It comes from the copy that the forward pass
-        shares, where one is, or is the value as it was made.
+        Of an input it is the stored part itself, or more, of which what goes beyond that part counts. It comes
+        from the copy that the forward pass shares, where one is, or is the value as it was made.
         """
         port = self._shared_node(value, key, "kept", [made, *ends])
         if shared:
             port = self._direct(made, port)
-        each = tensor.bytes / max(1, tensor.elements)
-        sizes = np.array([self._elements(o, tensor) * each for o in port.layouts])
-        costs = self.p.model.nodes[port.node]
-        costs[MEMORY] += sizes * len(self.alike)
         if value in self.fold.inputs:
-            own = np.array([self._elements(o, tensor) * each for o in made.layouts])
-            self.p.model.nodes[made.node][MEMORY] -= own * len(self.alike)
-            penalty = np.where(sizes[None, :] < own[:, None] - 0.5, inf, 0.0)
+            sizes, own = self._bytes(port, tensor), self._bytes(made, tensor)
+            for row, moment in enumerate(self.p.structure.moments):
+                count = sum(name in moment.awaited for name in self.alike)
+                self._remember(port.node)[row] += sizes * count
+                self._remember(made.node)[row] -= own * count
+            same = np.array([[a == b for b in port.layouts] for a in made.layouts])
+            penalty = np.where((sizes[None, :] < own[:, None] + 0.5) & ~same, inf, 0.0)
             blocked = np.zeros((TIMES, *penalty.shape))
             blocked[WORK] = penalty
             self.p.model.add_edge(made.node, port.node, blocked)
         return port
+
+    def _hold(self, first: _Port, then: _Port, tensor: TensorType, backward: bool) -> None:
+        """Count the values alike where they are held: one copy until the first reader (of the backward pass), the
+        copy that the readers share from then on."""
+        readers = self.flow.backward_readers
+        for row, moment in enumerate(self.p.structure.moments):
+            for name in self.alike:
+                if name in moment.held:
+                    known = (*(() if backward else self.flow.forward_readers[name]), *readers[name])
+                    port = first if moment.at <= min(known) else then
+                    self._remember(port.node)[row] += self._bytes(port, tensor)
+
+    def _bytes(self, port: _Port, tensor: TensorType) -> Costs:
+        each = tensor.bytes / max(1, tensor.elements)
+        return np.array([self._elements(o, tensor) * each for o in port.layouts])
+
+    def _remember(self, node: int) -> Costs:
+        """What a node's options hold at each moment, counted so far."""
+        options = self.p.model.nodes[node].shape[1]
+        return self.memory.setdefault(node, np.zeros((MOMENTS, options)))
 
     def _join(self, value: str, source: _Port, readers: list[_Port], tensor: TensorType, back: bool) -> None:
         for reader in readers:

@@ -51,35 +51,44 @@ class _Rows:
         self.upper.append(upper)
         self.length += len(index)
 
+    def add_sums(self, parts: NDArray[np.int64], counts: NDArray[np.int64], first: int) -> None:
+        """Rows that say: the next counts[i] of `parts` add up to variable first + i."""
+        ends, width = np.cumsum(counts), len(counts)
+        self.index.append(np.insert(parts, ends, first + np.arange(width)).astype(np.int32))
+        self.value.append(np.insert(np.ones(len(parts)), ends, -1.0))
+        self.starts += (self.length + ends - counts + np.arange(width)).tolist()
+        self.lower += [0.0] * width
+        self.upper += [0.0] * width
+        self.length += len(parts) + width
+
 
 def solve(
     model: Model,
     seconds: float = inf,
     gap: float = 0.01,
     cutoff: float = inf,
-    objective: int | None = None,
     stop: threading.Event | None = None,
 ) -> Solution:
     """Solve a model exactly, to a relative gap, within a time budget.
 
-    Assignments that take longer than `cutoff` seconds are of no interest. `objective` MEMORY asks for the
-    least memory in place of time (then bound is in bytes). `stop` ends the search early from outside.
+    Assignments that take longer than `cutoff` seconds are of no interest. `stop` ends the search early from
+    outside.
     """
     if not model.nodes:
         return Solution((), 0.0)
-    solver, starts = _solver(model, seconds, cutoff, objective, stop, integer=True)
+    solver, starts = _solver(model, seconds, cutoff, stop, integer=True)
     solver.setOptionValue("mip_rel_gap", gap)
     solver.run()
-    return _read(solver, model, starts, objective)
+    return _read(solver, starts)
 
 
 def relax(
-    model: Model, seconds: float = inf, objective: int | None = None, stop: threading.Event | None = None
+    model: Model, seconds: float = inf, stop: threading.Event | None = None
 ) -> tuple[Solution, list[NDArray[np.float64]]]:
     """Solve the linear relaxation: its bound, an assignment where it is integral, and every node's shares."""
     if not model.nodes:
         return Solution((), 0.0), []
-    solver, starts = _solver(model, seconds, inf, objective, stop, integer=False)
+    solver, starts = _solver(model, seconds, inf, stop, integer=False)
     solver.setOptionValue("solver", "simplex")
     solver.setOptionValue("presolve", "off")  # the program is already reduced; presolving takes longer
     solver.run()
@@ -88,7 +97,7 @@ def relax(
         return Solution(None, inf, True), []
     if status != highspy.HighsModelStatus.kOptimal:
         return Solution(None, 0.0), []
-    bound = solver.getInfo().objective_function_value / (1.0 if objective == MEMORY else SCALE)
+    bound = solver.getInfo().objective_function_value / SCALE
     values = np.array(solver.getSolution().col_value[: starts[-1]])
     shares = [values[a:b] for a, b in pairwise(starts)]
     whole = all(share.max() > 1 - 1e-6 for share in shares)
@@ -100,7 +109,6 @@ def _solver(
     model: Model,
     seconds: float,
     cutoff: float,
-    objective: int | None,
     stop: threading.Event | None,
     integer: bool,
 ) -> tuple[highspy.Highs, list[int]]:
@@ -109,7 +117,7 @@ def _solver(
     solver.setOptionValue("threads", 1)
     if isfinite(seconds):
         solver.setOptionValue("time_limit", max(0.01, seconds))
-    lp, starts = _program(model, cutoff, objective)
+    lp, starts = _program(model, cutoff)
     if not integer:
         lp.integrality_ = []
     solver.passModel(lp)
@@ -125,7 +133,7 @@ def _interrupt(event: object, stop: threading.Event) -> None:
         event.interrupt()  # type: ignore[attr-defined]
 
 
-def _program(model: Model, cutoff: float, objective: int | None) -> tuple[highspy.HighsLp, list[int]]:
+def _program(model: Model, cutoff: float) -> tuple[highspy.HighsLp, list[int]]:
     counts = [c.shape[1] for c in model.nodes]
     starts = [0, *np.cumsum(counts).tolist()]
     binaries = starts[-1]
@@ -147,18 +155,15 @@ def _program(model: Model, cutoff: float, objective: int | None) -> tuple[highsp
             index, value = _gathered(sums, k)
             used = value != 0.0
             rows.add(np.append(index[used], time), np.append(-SCALE * value[used], 1.0), 0.0, inf)
-    index, value = _gathered(sums, MEMORY)
-    unit = max(1.0, float(np.abs(value).max(initial=1.0)))
-    if isfinite(model.limit) and objective != MEMORY:
+    for k in range(MEMORY, ROWS) if isfinite(model.limit) else ():
+        index, value = _gathered(sums, k)
+        unit = max(1.0, float(np.abs(value).max(initial=1.0)))
         used = value != 0.0
         rows.add(index[used], value[used] / unit, -inf, model.limit / unit)
     width = columns_so_far + 2
     goal = np.zeros(width)
-    if objective == MEMORY:
-        np.add.at(goal, index, value)
-    else:
-        goal[list(times.values())] = 1.0
-    if isfinite(cutoff) and objective is None:
+    goal[list(times.values())] = 1.0
+    if isfinite(cutoff):
         rows.add(np.array(list(times.values())), np.ones(2), -inf, cutoff * SCALE)
     bound = np.concatenate([*upper, np.ones(columns_so_far - binaries), [inf, inf]])
     return _assemble(rows, goal, bound, width, binaries), starts
@@ -178,12 +183,8 @@ def _edge(
     count = int(possible.sum())
     number = np.full(work.shape, -1)
     number[possible] = columns + np.arange(count)
-    for i in range(work.shape[0]):
-        pairs = number[i][possible[i]]
-        rows.add(np.append(pairs, first + i), np.append(np.ones(len(pairs)), -1.0), 0.0, 0.0)
-    for j in range(work.shape[1]):
-        pairs = number[:, j][possible[:, j]]
-        rows.add(np.append(pairs, second + j), np.append(np.ones(len(pairs)), -1.0), 0.0, 0.0)
+    rows.add_sums(number[possible], possible.sum(axis=1), first)
+    rows.add_sums(number.T[possible.T], possible.sum(axis=0), second)
     for k in range(TIMES):
         sums[k][0].append(number[possible])
         sums[k][1].append(costs[k][possible])
@@ -216,13 +217,12 @@ def _assemble(
     return lp
 
 
-def _read(solver: highspy.Highs, model: Model, starts: list[int], objective: int | None) -> Solution:
+def _read(solver: highspy.Highs, starts: list[int]) -> Solution:
     status = solver.getModelStatus()
     info = solver.getInfo()
-    scale = 1.0 if objective == MEMORY else SCALE
     if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
         return Solution(None, inf, True)
-    bound = info.mip_dual_bound / scale if isfinite(info.mip_dual_bound) else 0.0
+    bound = info.mip_dual_bound / SCALE if isfinite(info.mip_dual_bound) else 0.0
     if info.primal_solution_status != 2:
         return Solution(None, max(0.0, bound))
     values = np.array(solver.getSolution().col_value[: starts[-1]])

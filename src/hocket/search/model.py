@@ -3,9 +3,9 @@
 Costs come in rows. In each pass, forward and backward, `WORK` is the seconds that hold the compute stream
 (local work, blocking communication, and the part of asynchronous communication that does not hide), `TRAFFIC`
 the seconds that hold the communication stream. Nothing moves between the passes, so a step takes the larger of
-both in each of them. `MEMORY` is the bytes held on one device where the forward pass ends. All are lower
-bounds of what the simulator finds for the same plan. An impossible choice or pair has infinite cost in the
-first row.
+both in each of them. The rows from `MEMORY` on are the bytes held on one device at the moments of
+`search.moments`. All are lower bounds of what the simulator finds for the same plan. An impossible choice or
+pair has infinite cost in the first row.
 """
 
 from __future__ import annotations
@@ -21,20 +21,28 @@ WORK, TRAFFIC, BACKWARD = 0, 1, 2
 """Rows: WORK and TRAFFIC of the forward pass; add BACKWARD for those of the backward pass."""
 TIMES = 4
 MEMORY = 4
-ROWS = 5
+"""The first of the rows of memory, one per moment."""
+MOMENTS = 5
+ROWS = TIMES + MOMENTS
 Costs = NDArray[np.float64]
 """Nodes: [ROWS, choices]. Edges: [TIMES, choices of the first node, of the second]; they hold no memory."""
 
 
 @dataclass
 class Model:
-    """A pairwise choice problem; `limit` of memory in bytes; `rows` of times that are in use (1: one sum)."""
+    """A pairwise choice problem; `limit` of memory in bytes; `rows` of times that are in use (1: one sum).
+
+    `seen` are assignments that came up in earlier searches of it, perhaps under another limit: the next search
+    starts from them. `least` is the least memory of any assignment as far as it is known.
+    """
 
     nodes: list[Costs] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     edges: dict[tuple[int, int], Costs] = field(default_factory=dict)
     limit: float = inf
     rows: int = TIMES
+    seen: list[tuple[int, ...]] = field(default_factory=list)
+    least: float = 0.0
 
     def add_node(self, label: str, costs: Costs) -> int:
         """A new node; its number."""
@@ -64,7 +72,12 @@ class Model:
     def seconds(self, choice: Sequence[int]) -> float:
         """Time of an assignment, infinite where it breaks the memory limit."""
         totals = self.totals(choice)
-        return inf if totals[MEMORY] > self.limit else time_of(totals)
+        return inf if held_of(totals) > self.limit else time_of(totals)
+
+
+def held_of(totals: NDArray[np.float64]) -> float:
+    """Bytes on one device at the fullest of the moments."""
+    return float(totals[MEMORY:].max())
 
 
 def time_of(totals: NDArray[np.float64]) -> float:

@@ -8,7 +8,7 @@ are resharding on the cheapest way. What the model leaves out is said by `Proble
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from hocket.cost.prices import MeshPrices
@@ -17,7 +17,7 @@ from hocket.graph.fold import Fold
 from hocket.graph.types import Graph, TensorType
 from hocket.plan.types import Stage
 from hocket.search.cones import Wish
-from hocket.search.model import MEMORY, Costs, Model
+from hocket.search.model import Model
 from hocket.search.structure import Structure
 from hocket.sharding.layout import Layout
 from hocket.sharding.mesh import Mesh
@@ -49,18 +49,6 @@ class Problem:
     wishes: list[Wish] = field(default_factory=list)
     operation_nodes: dict[int, int] = field(default_factory=dict)
     ways: dict[tuple[TensorType, bool], Ways] = field(default_factory=dict)
-    gradients: dict[int, Costs] = field(default_factory=dict)
-
-    def careful(self, model: Model) -> Model:
-        """A model of this problem in which gradients take memory beside everything that is kept.
-
-        That is more than a step ever holds, so it bounds nothing; it finds plans that fit.
-        """
-        nodes = list(model.nodes)
-        for number, held in self.gradients.items():
-            nodes[number] = nodes[number].copy()
-            nodes[number][MEMORY] += held
-        return replace(model, nodes=nodes)
 
     @property
     def graph(self) -> Graph:

@@ -92,7 +92,7 @@ class _Work:
         if count < 2:
             return False
         worse = self.nodes[node][:, :, None] - self.nodes[node][:, None, :]
-        ok = worse[MEMORY] <= 1e-9
+        ok: NDArray[np.bool_] = np.all(worse[MEMORY:] <= 1e-9, axis=0)
         change = worse[: self.rows].copy()
         for costs in self.near[node].values():
             if not ok.any():

@@ -82,7 +82,7 @@ def _seconds_of(model: Model, choices: tuple[NDArray[np.intp], ...]) -> NDArray[
         totals[:TIMES] += costs[:, choices[u], choices[v]]
     forward = np.maximum(totals[WORK], totals[TRAFFIC])
     time = forward + np.maximum(totals[WORK + BACKWARD], totals[TRAFFIC + BACKWARD])
-    result: NDArray[np.float64] = np.where(totals[MEMORY] > model.limit, inf, time)
+    result: NDArray[np.float64] = np.where(totals[MEMORY:].max(axis=0) > model.limit, inf, time)
     return result
 
 
@@ -115,7 +115,7 @@ def _descend(
     """Least-cost choices in order, then sweeps of single changes until none helps or time is over."""
     scale = price / model.limit if isfinite(model.limit) else 0.0
     total = sum(float(np.min(c[:TIMES].sum(axis=0))) for c in model.nodes) or 1.0
-    alone = [c[:TIMES].sum(axis=0) + c[MEMORY] * scale * total for c in model.nodes]
+    alone = [c[:TIMES].sum(axis=0) + c[MEMORY:].sum(axis=0) * scale * total for c in model.nodes]
     choice = [-1] * len(model.nodes)
     for sweep in range(SWEEPS):
         changed = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hocket.graph.flow import Flow, find_flow
 from hocket.graph.fold import Fold, find_fold
 from hocket.graph.types import Graph
+from hocket.search.moments import Moment, find_moments
 from hocket.search.pins import Pins
 from hocket.sharding.rule import Rule
 from hocket.sharding.rules import rule_of
@@ -19,7 +20,8 @@ class Structure:
     """A graph with its rules, segments, flow and fold.
 
     `producers` is the operation that makes each value, `goals` the inputs whose gradient or new value a value
-    is, `alike` the groups of values that are made and read by the same classes of operations.
+    is, `alike` the groups of values that are made and read by the same classes of operations, `moments` when
+    memory is counted.
     """
 
     graph: Graph
@@ -30,6 +32,7 @@ class Structure:
     producers: dict[str, int]
     goals: dict[str, tuple[str, ...]]
     alike: tuple[tuple[str, ...], ...]
+    moments: tuple[Moment, ...]
 
 
 def find_structure(graph: Graph, folded: bool = True, pins: Pins | None = None) -> Structure:
@@ -45,7 +48,8 @@ def find_structure(graph: Graph, folded: bool = True, pins: Pins | None = None) 
         goals[result] = (*goals.get(result, ()), name)
     alike = _alike(graph, flow, fold, goals)
     segments = find_segments(graph, rules)
-    return Structure(graph, flow, fold, rules, segments, graph.producers(), goals, alike)
+    moments = find_moments(graph, flow)
+    return Structure(graph, flow, fold, rules, segments, graph.producers(), goals, alike, moments)
 
 
 def _unfolded(graph: Graph) -> Fold:
