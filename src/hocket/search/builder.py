@@ -69,7 +69,7 @@ class Builder:
         self.members: dict[tuple[object, Kind], list[str]] = {}
         self.wanted: dict[TensorType, dict[Layout, None]] = {}
         self.alike: tuple[str, ...] = ()
-        self.counted: dict[tuple[_Port, _Port, TensorType, bool, bool], int] = {}
+        self.counted: dict[tuple[_Port, _Port, TensorType, bool, bool, float], int] = {}
         self.counts: dict[int, int] = {}
         self.directs: dict[int, int] = {}
         self.memory: dict[int, Costs] = {}
@@ -357,13 +357,27 @@ class Builder:
             self._count(source, reader, tensor, value, back)
 
     def _count(self, source: _Port, reader: _Port, tensor: TensorType, value: str, back: bool) -> None:
-        key = (source, reader, tensor, value in self.flow.early or value in self.flow.late, back)
+        apart = value in self.flow.early or value in self.flow.late
+        key = (source, reader, tensor, apart, back, self._beside(value, reader.node, back))
         self.counted[key] = self.counted.get(key, 0) + len(self.alike)
         self.wanted.setdefault(tensor, {}).update(dict.fromkeys((*source.layouts, *reader.layouts)))
 
+    def _beside(self, value: str, reader: int, back: bool) -> float:
+        """Most seconds of work that a conversion can hide behind; infinite except at the ends of a step."""
+        end = self.p.structure.ends[back]
+        if end is None or value != end.value or len(self.alike) > 1:
+            return inf
+        node = self.p.nodes[reader]
+        direct = reader == self.p.operation_nodes[self.fold.operations[end.operation]]
+        if not back and node.kind != "used" and not direct:
+            return inf
+        beyond = [self.p.operation_nodes[self.fold.operations[index]] for index in end.beyond]
+        return sum(float(costs[:TIMES].sum(axis=0)[np.isfinite(costs[WORK])].max(initial=0.0))
+                   for costs in (self.p.model.nodes[number] for number in beyond))  # fmt: skip
+
     def _edges(self) -> None:
         """Resharding on every edge: it holds the communication stream, and what does not hide the other."""
-        for (source, reader, tensor, apart, back), count in self.counted.items():
+        for (source, reader, tensor, apart, back, beside), count in self.counted.items():
             ways = self._ways(tensor, apart)
             rows = [ways.index[layout] for layout in source.layouts]
             columns = [ways.index[layout] for layout in reader.layouts]
@@ -374,6 +388,7 @@ class Builder:
             costs = np.zeros((TIMES, *seconds.shape))
             row = BACKWARD if back else 0
             costs[row + WORK] = finite * (1.0 - self.p.prices.cluster.overlap if apart else 1.0)
+            costs[row + WORK] = np.maximum(costs[row + WORK], finite - beside)
             costs[row + TRAFFIC] = finite
             costs[WORK][np.isinf(seconds)] = inf
             self.p.model.add_edge(source.node, reader.node, costs)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hocket.graph.flow import Flow, find_flow
 from hocket.graph.fold import Fold, find_fold
 from hocket.graph.types import Graph
+from hocket.search.ends import End, find_ends
 from hocket.search.moments import Moment, find_moments
 from hocket.search.pins import Pins
 from hocket.sharding.rule import Rule
@@ -21,7 +22,7 @@ class Structure:
 
     `producers` is the operation that makes each value, `goals` the inputs whose gradient or new value a value
     is, `alike` the groups of values that are made and read by the same classes of operations, `moments` when
-    memory is counted.
+    memory is counted, `ends` the values whose communication nothing hides.
     """
 
     graph: Graph
@@ -33,6 +34,7 @@ class Structure:
     goals: dict[str, tuple[str, ...]]
     alike: tuple[tuple[str, ...], ...]
     moments: tuple[Moment, ...]
+    ends: tuple[End | None, End | None]
 
 
 def find_structure(graph: Graph, folded: bool = True, pins: Pins | None = None) -> Structure:
@@ -49,7 +51,8 @@ def find_structure(graph: Graph, folded: bool = True, pins: Pins | None = None) 
     alike = _alike(graph, flow, fold, goals)
     segments = find_segments(graph, rules)
     moments = find_moments(graph, flow)
-    return Structure(graph, flow, fold, rules, segments, graph.producers(), goals, alike, moments)
+    ends = find_ends(graph, flow)
+    return Structure(graph, flow, fold, rules, segments, graph.producers(), goals, alike, moments, ends)
 
 
 def _unfolded(graph: Graph) -> Fold:
