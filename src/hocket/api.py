@@ -130,8 +130,7 @@ def programs(plan: Plan, ranks: Sequence[int] | None = None) -> list[Program]:
 
 def simulate(plan: Plan) -> Timeline:
     """The predicted timeline of one microbatch: one rank of every kind of device."""
-    kinds = {plan.cluster.devices[rank]: rank for rank in reversed(plan.stage.mesh.ranks)}
-    return run_clock(programs(plan, sorted(kinds.values())), plan.cluster.overlap)
+    return run_clock(programs(plan, plan.stage.unlike_ranks(plan.cluster.devices)), plan.cluster.overlap)
 
 
 def verify(model: nn.Module, sample: Sample, plan: Plan, loss: Callable[[Any], Tensor] | None = None) -> Report:

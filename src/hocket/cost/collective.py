@@ -14,7 +14,10 @@ LINK_SHARE = 0.8
 """Share of a link's bandwidth that a collective of many bytes reaches: all-reduce of 1 GiB on 8 GPUs reaches
 0.76 of NVLink's 300 GB/s on A100 and 0.9 of 150 GB/s on V100 (nccl-tests tables published with vTrain)."""
 
-KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send")
+KINDS = (
+    "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send",
+    "grouped_all_gather", "grouped_reduce_scatter", "resize",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +109,18 @@ def collective_seconds(kind: str, bytes: float, fabric: Fabric) -> float:
 
     `bytes` is per rank: the gathered size of all_gather, the input's size of reduce_scatter, the tensor's
     size of all_reduce, broadcast and send, the local tensor's size of all_to_all. The cheaper of the ring and
-    the form in two levels. Raises ClusterError for an unknown kind.
+    the form in two levels. A grouped one is a broadcast of every position's shard, or a reduction to it, one
+    after the other (HAP, section 2.5.1); a resize is an exchange of as much as a rank sends or receives at most.
+    Raises ClusterError for an unknown kind.
     """
     if kind not in KINDS:
         raise ClusterError(f"collective {kind!r}", f"is one of {', '.join(KINDS)}", kind)
     if fabric.size == 1:
         return 0.0
+    if kind.startswith("grouped_"):
+        return fabric.size * collective_seconds("broadcast", bytes / fabric.size, fabric)
+    if kind == "resize":
+        return collective_seconds("all_to_all", bytes * fabric.size / (fabric.size - 1), fabric)
     fit = _measured(kind, fabric)
     if fit is not None:
         return _fitted(kind, bytes, fit, fabric.size)

@@ -15,21 +15,24 @@ BUCKET_BYTES = 25 * 2**20
 
 
 class MeshPrices:
-    """Prices on a mesh. Work is priced on the slowest device of the mesh, as even splits wait for it."""
+    """Prices on a mesh: work on the device of a rank, collectives on the fabric of an axis."""
 
     def __init__(self, cluster: Cluster, mesh: Mesh) -> None:
         self.cluster, self.mesh = cluster, mesh
-        self.devices: tuple[Device, ...] = tuple(
-            dict.fromkeys(cluster.devices[mesh.first : mesh.first + mesh.devices])
-        )
+        self.devices: tuple[Device, ...] = cluster.devices
         self.fabrics: tuple[Fabric, ...] = tuple(
             axis_fabric(cluster, mesh, axis) for axis in range(len(mesh.sizes))
         )
+        self.numbers = {device: number for number, device in enumerate(dict.fromkeys(cluster.devices))}
         self.memo: dict[object, float] = {}
 
-    def compute(self, operation: Operation, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> float:
-        """Seconds of an operation on local tensors."""
+    def compute(
+        self, operation: Operation, inputs: Sequence[TensorType], outputs: Sequence[TensorType], rank: int
+    ) -> float:
+        """Seconds of an operation on a rank's local tensors."""
+        device = self.devices[rank]
         key = (
+            self.numbers[device],
             operation.op,
             pattern(operation.args),
             pattern(operation.kwargs),
@@ -37,7 +40,7 @@ class MeshPrices:
             tuple(outputs),
         )
         if key not in self.memo:
-            self.memo[key] = max(operation_seconds(operation, inputs, outputs, d) for d in self.devices)
+            self.memo[key] = operation_seconds(operation, inputs, outputs, device)
         return self.memo[key]
 
     def collective(self, kind: str, axis: int, bytes: int) -> float:

@@ -52,6 +52,7 @@ class StageEntry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     used: dict[str, str] = {}
     kept: dict[str, str] = {}
     reused: dict[str, str] = {}
+    shares: list[list[list[float]]] = []
 
 
 class AlternativeEntry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -117,6 +118,7 @@ def stage_entry(stage: Stage) -> StageEntry:
         used=_grouped(stage.used),
         kept=_grouped(stage.kept),
         reused=_grouped(stage.reused),
+        shares=[[list(axis) for axis in part] for part in stage.shares],
     )
 
 
@@ -132,7 +134,16 @@ def read_stage(entry: StageEntry, culprit: str) -> Stage:
             if len(layout.placements) != len(mesh.sizes):
                 rule = "a layout has one placement per mesh axis"
                 raise FileError(f"{culprit}: {name}", rule, f"{layout} on mesh {mesh}")
-    return Stage(mesh, layouts[0], _strategies(entry, culprit), *layouts[1:])
+    shares = tuple(tuple(tuple(axis) for axis in part) for part in entry.shares)
+    for part in shares:
+        if len(part) != len(mesh.sizes):
+            raise FileError(f"{culprit}: shares", "have one list per mesh axis", f"{len(part)} on mesh {mesh}")
+        for axis, (positions, values) in enumerate(zip(mesh.sizes, part, strict=True)):
+            if values and len(values) != positions:
+                rule = "are one fraction per position of their axis"
+                raise FileError(f"{culprit}: shares of axis {axis}", rule, f"{len(values)} on mesh {mesh}")
+    stored, used, kept, reused = layouts
+    return Stage(mesh, stored, _strategies(entry, culprit), used, kept, reused, shares)
 
 
 def _strategies(entry: StageEntry, culprit: str) -> tuple[str, ...]:

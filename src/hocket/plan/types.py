@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from os import PathLike
 
-from hocket.cluster.types import Cluster
+from hocket.cluster.types import Cluster, Device
 from hocket.graph.types import Graph
 from hocket.pipeline.schedule import Schedule
 from hocket.sharding.layout import Layout
@@ -17,6 +17,9 @@ from hocket.sharding.mesh import Mesh
 @dataclass(frozen=True, slots=True)
 class Stage:
     """A part of the graph on one mesh.
+
+    `shares[part][axis]` are the fractions that the positions of an axis get in each part of the stage (empty: as
+    even as can be); layouts and strategies already say the sizes that come of them.
 
     `stored` is how parameters, buffers and batch are held (by input name); `strategies` has the tokens of
     every operation (see sharding.strategy), in the graph's order; `used` and `saved` name the layout that a
@@ -30,6 +33,16 @@ class Stage:
     used: Mapping[str, Layout] = field(default_factory=dict)
     kept: Mapping[str, Layout] = field(default_factory=dict)
     reused: Mapping[str, Layout] = field(default_factory=dict)
+    shares: tuple[tuple[tuple[float, ...], ...], ...] = ()
+
+    def unlike_ranks(self, devices: Sequence[Device]) -> tuple[int, ...]:
+        """One rank of every kind: ranks with the same device and the same shares do alike."""
+        kinds: dict[object, int] = {}
+        for rank in self.mesh.ranks:
+            places = self.mesh.coordinates(rank)
+            own = tuple(axis[p] for part in self.shares for axis, p in zip(part, places, strict=True) if axis)
+            kinds.setdefault((devices[rank], own), rank)
+        return tuple(kinds.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,10 @@ Held = tuple[tuple[Interval, ...], ...]
 class Prices(Protocol):
     """What lowering asks of the cost model, in seconds."""
 
-    def compute(self, operation: Operation, inputs: list[TensorType], outputs: list[TensorType]) -> float:
-        """Seconds of an operation on local tensors."""
+    def compute(
+        self, operation: Operation, inputs: list[TensorType], outputs: list[TensorType], rank: int
+    ) -> float:
+        """Seconds of an operation on a rank's local tensors."""
 
     def collective(self, kind: str, axis: int, bytes: int) -> float:
         """Seconds of a collective along a mesh axis."""

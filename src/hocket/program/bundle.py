@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from hocket.program.types import Collective, Compute, Instruction, Program
+from hocket.program.types import GATHERS, SCATTERS, Collective, Compute, Instruction, Program
 
 Price = Callable[[str, int, int], float]
 PREFETCH_BYTES = 256 * 2**20
 """Bytes of parameters under way before the bundle that is needed: about one block of an 8-billion-parameter model
 in bfloat16, what FSDP2 gathers ahead."""
-BUNDLED = frozenset({"all_gather", "reduce_scatter", "all_reduce"})
+BUNDLED = GATHERS | SCATTERS | {"all_reduce"}
 
 
 def bundle(program: Program, price: Price, limit: int) -> Program:

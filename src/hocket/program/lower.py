@@ -6,11 +6,11 @@ from typing import Literal
 
 from hocket.graph.types import Operation, Ref, TensorType
 from hocket.program.blueprint import Blueprint
-from hocket.program.types import Collective, Compute, Instruction, Program, Shard
+from hocket.program.types import GATHERS, Collective, Compute, Instruction, Program, Shard
 from hocket.sharding.layout import Interval, Layout, Split
 from hocket.sharding.local import local_operation
 from hocket.sharding.recipes import Reduce, expand
-from hocket.sharding.reshard import Step
+from hocket.sharding.reshard import Step, moved_bytes
 from hocket.sharding.strategy import Strategy
 
 Copy = Literal["made", "used", "kept", "reused"]
@@ -116,7 +116,7 @@ class _Lowering:
     def _compute(self, operation: Operation, source: int, salt: int = 0) -> None:
         inputs = [self.types[n] for n in operation.inputs]
         outputs = [self.types[n] for n in operation.outputs]
-        seconds = self.plan.prices.compute(operation, inputs, outputs)
+        seconds = self.plan.prices.compute(operation, inputs, outputs, self.rank)
         self.out.append(Compute(operation, seconds, source, salt))
 
     def _recipe(self, index: int, here: Operation) -> None:
@@ -220,12 +220,12 @@ class _Lowering:
     def _communicate(self, value: str, name: str, result: str, step: Step) -> Collective:
         flow, kind = self.plan.flow, step.kind
         source, target = step.source.placements[step.axis], step.target.placements[step.axis]
-        size = max(self.types[name].bytes, self.types[result].bytes)
+        size = moved_bytes(kind, self.graph.types[value], step.source, step.target, self.mesh)
         group = self.mesh.group(step.axis, self.rank)
-        cut, cut_layout = (source, step.source) if kind == "all_gather" else (target, step.target)
+        cut, cut_layout = (source, step.source) if kind in GATHERS else (target, step.target)
         dim = cut.dim if isinstance(cut, Split) else 0
         join = source.dim if isinstance(source, Split) else 0
-        both = kind == "all_to_all"
+        both = kind in ("all_to_all", "resize")
         return Collective(
             kind,
             step.axis,

@@ -31,12 +31,19 @@ class Compute:
         return self.operation.outputs
 
 
+GATHERS = frozenset({"all_gather", "grouped_all_gather"})
+SCATTERS = frozenset({"reduce_scatter", "grouped_reduce_scatter"})
+"""Kinds of collectives that join shards, and that cut sums into them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Collective:
     """Communication along one mesh axis of one or more tensors of one dtype at once.
 
-    `kind` is all_gather, reduce_scatter, all_reduce or all_to_all. all_gather joins the ranks' pieces along
-    `dims[i]`, reduce_scatter cuts along it, all_to_all cuts along `dims[i]` and joins along `joins[i]`.
+    `kind` is all_gather, reduce_scatter, all_reduce, all_to_all or resize. all_gather joins the ranks' pieces
+    along `dims[i]`, reduce_scatter cuts along it, all_to_all cuts along `dims[i]` and joins along `joins[i]`,
+    resize exchanges what the lengths `join_pieces[i]` before and `pieces[i]` after differ in. Uneven shards are
+    padded to the longest, or travel one after the other (`grouped_all_gather`, `grouped_reduce_scatter`).
     `pieces[i]` are the lengths along the cut or joined dim, one per segment and position of the axis
     (positions vary slowest). `reduce` is sum or max. A blocking one holds the compute stream too.
     """

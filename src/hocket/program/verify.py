@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from hocket.errors import ProgramError
 from hocket.graph.types import TensorType
-from hocket.program.types import Collective, Free, Instruction, Program, Receive, Send
+from hocket.program.types import GATHERS, Collective, Free, Instruction, Program, Receive, Send
 
 
 def verify_program(program: Program) -> None:
@@ -154,14 +154,24 @@ class _Verification:
         if len(call.pieces[number]) != len(call.group):
             self.fail("has pieces for each rank of its group", f"{call.pieces[number]} of {list(call.group)}")
         own = sum(call.pieces[number][call.group.index(self.program.rank)])
-        cut = source if call.kind == "all_gather" else target
+        cut = source if call.kind in GATHERS else target
         dim = call.dims[number]
         if dim >= len(cut.shape) or cut.shape[dim] != own:
             self.fail(f"this rank's pieces have the length of its part along dim {dim}", f"{own} of {cut}")
         total = sum(map(sum, call.pieces[number]))
-        whole = target if call.kind == "all_gather" else source
+        if call.kind == "resize":
+            self.resized(call, number, source, total)
+            return
+        whole = target if call.kind in GATHERS else source
         if whole.shape[dim] != total:
             self.fail(f"all pieces together have the whole's length along dim {dim}", f"{total} of {whole}")
+
+    def resized(self, call: Collective, number: int, source: TensorType, total: int) -> None:
+        before = call.join_pieces[number]
+        held = sum(before[call.group.index(self.program.rank)])
+        if sum(map(sum, before)) != total or source.shape[call.dims[number]] != held:
+            self.fail("a resize has the same length before and after, and this rank its part of it",
+                      f"{before} -> {call.pieces[number]} of {source}")  # fmt: skip
 
     def leaving(self) -> None:
         shards = {shard.name for shard in self.program.inputs}

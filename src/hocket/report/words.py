@@ -11,6 +11,7 @@ from hocket.graph.types import Operation
 from hocket.sharding.layout import Layout, Partial, Split
 from hocket.sharding.mesh import Mesh
 from hocket.sharding.rule import Rule
+from hocket.sharding.strategy import Token
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _FACTORS: Mapping[str, str] = {"h": "heads"}
@@ -51,7 +52,7 @@ def work_words(
     """
     found: dict[str, int] = {}
     for size, token in zip(mesh.sizes, tokens.split(" "), strict=True):
-        word = _token_word(operation, token.partition(":")[0], rule, samples) if size > 1 else ""
+        word = _token_word(operation, Token.parse(token).factor, rule, samples) if size > 1 else ""
         if word:
             found[word] = found.get(word, 1) * size
     return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 import numpy as np
@@ -17,12 +18,14 @@ from hocket.graph.types import Graph, TensorType
 from hocket.search.cones import Wish, is_light
 from hocket.search.model import BACKWARD, MEMORY, MOMENTS, ROWS, TIMES, TRAFFIC, WORK, Costs, Model
 from hocket.search.pins import Pins
-from hocket.search.pricing import strategy_seconds
+from hocket.search.pricing import busiest_rank, fullest_rank, strategy_seconds
 from hocket.search.problem import Kind, Node, Problem
 from hocket.search.structure import Structure, find_structure
-from hocket.sharding.layout import Layout, Partial
+from hocket.sharding.layout import Layout, Partial, share_at
 from hocket.sharding.mesh import Mesh
 from hocket.sharding.reshard import Ways, find_ways
+from hocket.sharding.rule import Factor
+from hocket.sharding.shares import Cuts, Shares
 from hocket.sharding.strategy import stored_layouts, strategies
 
 
@@ -35,13 +38,15 @@ def build_problem(
     pins: Pins | None = None,
     folded: bool = True,
     structure: Structure | None = None,
+    shares: tuple[tuple[Shares, ...], ...] = (),
 ) -> Problem:
     """The search problem of a graph on a mesh; `limit` is in bytes per device. Raises PinError.
 
-    `structure` is the graph's, where it is known already.
+    `structure` is the graph's, where it is known already. `shares[part][axis]` are the fractions of the
+    positions of an axis in every part of the structure (none: as even as can be).
     """
     structure = structure or find_structure(graph, folded, pins)
-    problem = Problem(structure, mesh, prices, Model(limit=limit))
+    problem = Problem(structure, mesh, prices, Model(limit=limit), shares)
     Builder(problem, optimizer_bytes, pins or Pins()).run()
     return problem
 
@@ -73,6 +78,10 @@ class Builder:
         self.counts: dict[int, int] = {}
         self.directs: dict[int, int] = {}
         self.memory: dict[int, Costs] = {}
+        self.cuts = Cuts(problem.structure.units, problem.shares, problem.structure.parts)
+        cluster = problem.prices.cluster
+        self.busiest = busiest_rank(cluster, self.mesh, problem.shares)
+        self.fullest = self.mesh.coordinates(fullest_rank(cluster, self.mesh, problem.shares))
 
     def run(self) -> None:
         """Fill the problem."""
@@ -164,11 +173,18 @@ class Builder:
 
     def _operation(self, index: int, number: int) -> None:
         operation, rule = self.graph.operations[index], self.p.rules[index]
-        options = strategies(rule, operation, self.mesh, self.p.segments)
+
+        def sizes_of(axis: int, factor: Factor) -> tuple[int, ...] | None:
+            if not self.cuts.uneven(axis):
+                return ()
+            return self.cuts.of_factor(index, operation.inputs, operation.outputs, factor, axis)
+
+        options = strategies(rule, operation, self.mesh, self.p.segments, sizes_of)
         options = self.pins.operations(operation, options)
         costs = np.zeros((ROWS, len(options)))
         costs[WORK + (BACKWARD if index >= self.graph.forward else 0)] = [
-            strategy_seconds(self.graph, operation, rule, o, self.mesh, self.p.prices) for o in options
+            strategy_seconds(self.graph, operation, rule, o, self.mesh, self.p.prices, self.busiest)
+            for o in options
         ]
         self.p.operation_nodes[number] = self._node(Node("operation", operation.outputs, options), costs)
 
@@ -187,7 +203,7 @@ class Builder:
             cuts = {d: self.p.segments.get((names[0], d), frozenset()) for d in range(len(tensor.shape))}
             whole = (Layout.replicated(len(self.mesh.sizes)),)
             free = roles[names[0]].role == "parameter"
-            options = stored_layouts(tensor, self.mesh, cuts) if free else whole
+            options = stored_layouts(tensor, self.mesh, cuts, partial(self._sizes, names[0])) if free else whole
             options = self.pins.stored([roles[n] for n in names], options, self.mesh)
             held = np.array([self._elements(o, tensor) for o in options])
             costs = np.zeros((ROWS, len(options)))
@@ -199,10 +215,18 @@ class Builder:
             self.stored[number] = self._node(Node("stored", tuple(names), options), costs)
 
     def _elements(self, layout: Layout, tensor: TensorType) -> float:
-        parts = 1
-        for size, placement in zip(self.mesh.sizes, layout.placements, strict=True):
-            parts *= 1 if str(placement) in ("R", "P") else size
-        return tensor.elements / parts
+        share = 1.0
+        for size, placement, position in zip(self.mesh.sizes, layout.placements, self.fullest, strict=True):
+            share *= share_at(placement, size, position)
+        return tensor.elements * share
+
+    def _sizes(self, value: str, axis: int, dim: int) -> list[tuple[int, ...]]:
+        """Relative sizes that a dim of an input may have along an axis: those of every part that may read it."""
+        if not self.cuts.uneven(axis):
+            return [()]
+        parts = range(len(self.p.shares))
+        found = dict.fromkeys(self.cuts.of_dim((value, dim), axis, part) for part in parts)
+        return [sizes for sizes in found if sizes is not None]
 
     def _value(self, value: str) -> None:
         """Lay the chain made -> used -> (readers, kept -> reused -> readers in the backward pass)."""

@@ -44,8 +44,7 @@ def judge(
     """Judge a stage on a cluster: one rank per kind of device stands for all of its kind."""
     prices = prices or MeshPrices(cluster, stage.mesh)
     plan = blueprint(graph, stage, prices)
-    kinds = {cluster.devices[rank]: rank for rank in reversed(stage.mesh.ranks)}
-    programs = tuple(finish(plan, rank, prices) for rank in sorted(kinds.values()))
+    programs = tuple(finish(plan, rank, prices) for rank in stage.unlike_ranks(cluster.devices))
     memories = [memory_of(p, optimizer_bytes) for p in programs]
     excess = max(m.total - cluster.memory_limit(p.rank) for m, p in zip(memories, programs, strict=True))
     fullest = max(memories, key=lambda m: m.total)

@@ -21,7 +21,7 @@ from hocket.search.problem import Problem
 from hocket.sharding.layout import Layout, Replicate, Split
 from hocket.sharding.mesh import Mesh
 from hocket.sharding.rule import Rule
-from hocket.sharding.strategy import Strategy
+from hocket.sharding.strategy import Strategy, Token
 
 KEYS = ("dp", "tp", "zero")
 
@@ -132,7 +132,7 @@ def _operations(
     allowed = []
     for option in options:
         tokens = option.tokens if isinstance(option, Strategy) else ()
-        names = [t.partition(":")[0] for t in tokens]
+        names = [Token.parse(t).factor for t in tokens]
         ok = tp_axis is None or names[tp_axis] not in batch
         if dp_axis is not None and batch:
             ok = ok and names[dp_axis] in batch

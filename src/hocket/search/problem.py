@@ -23,6 +23,7 @@ from hocket.sharding.layout import Layout
 from hocket.sharding.mesh import Mesh
 from hocket.sharding.reshard import Ways
 from hocket.sharding.rule import Rule
+from hocket.sharding.shares import Shares
 from hocket.sharding.strategy import Segments, Strategy
 
 Kind = Literal["operation", "stored", "used", "kept", "reused"]
@@ -45,6 +46,7 @@ class Problem:
     mesh: Mesh
     prices: MeshPrices
     model: Model
+    shares: tuple[tuple[Shares, ...], ...] = ()
     nodes: list[Node] = field(default_factory=list)
     wishes: list[Wish] = field(default_factory=list)
     operation_nodes: dict[int, int] = field(default_factory=dict)
@@ -86,13 +88,15 @@ class Problem:
             else:
                 chosen[node.kind].update(dict.fromkeys(node.members, option))
         texts = tuple(tokens[self.operation_nodes[c]] for c in self.fold.operations)
-        return Stage(self.mesh, chosen["stored"], texts, chosen["used"], chosen["kept"], chosen["reused"])
+        copies = chosen["used"], chosen["kept"], chosen["reused"]
+        return Stage(self.mesh, chosen["stored"], texts, *copies, self.shares)
 
     @property
     def space(self) -> str:
         """What is searched, in words."""
         return (
-            "every even split of every operation that its rule allows, on every mesh axis; operations of "
+            f"every {'split by the given shares' if self.shares else 'even split'} of every operation that its "
+            "rule allows, on every mesh axis; operations of "
             "equal role in repeated blocks are laid out alike; operations that only pass dims on follow their "
             "main operand; a value is converted to at most one shared layout per pass, from which each reader "
             "takes its own; operations run in the captured order"

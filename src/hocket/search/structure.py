@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hocket.graph.flow import Flow, find_flow
@@ -13,6 +13,7 @@ from hocket.search.moments import Moment, find_moments
 from hocket.search.pins import Pins
 from hocket.sharding.rule import Rule
 from hocket.sharding.rules import rule_of
+from hocket.sharding.shares import Place, find_units
 from hocket.sharding.strategy import Segments, find_segments
 
 
@@ -22,7 +23,9 @@ class Structure:
 
     `producers` is the operation that makes each value, `goals` the inputs whose gradient or new value a value
     is, `alike` the groups of values that are made and read by the same classes of operations, `moments` when
-    memory is counted, `ends` the values whose communication nothing hides.
+    memory is counted, `ends` the values whose communication nothing hides, `units` the blocks that
+    every dim falls into (see sharding.shares), `parts` which part of the graph, with
+    shares of its own, each operation belongs to.
     """
 
     graph: Graph
@@ -35,16 +38,23 @@ class Structure:
     alike: tuple[tuple[str, ...], ...]
     moments: tuple[Moment, ...]
     ends: tuple[End | None, End | None]
+    units: Mapping[Place, int]
+    parts: tuple[int, ...]
 
 
-def find_structure(graph: Graph, folded: bool = True, pins: Pins | None = None) -> Structure:
+def find_structure(
+    graph: Graph, folded: bool = True, pins: Pins | None = None, parts: tuple[int, ...] = ()
+) -> Structure:
     """Derive a graph's structure; not `folded`: every operation decides for itself.
 
-    What different pins name is never in one class.
+    What different pins name, what is cut into other units and what is in different `parts` (one per operation;
+    none: all one) is never in one class.
     """
     flow = find_flow(graph)
-    fold = find_fold(graph, flow, marks=pins.marks(graph) if pins else None) if folded else _unfolded(graph)
     rules = tuple(rule_of(operation, graph.types) for operation in graph.operations)
+    units = find_units(graph, rules)
+    parts = parts or (0,) * len(graph.operations)
+    fold = find_fold(graph, flow, marks=_marks(graph, pins, units, parts)) if folded else _unfolded(graph)
     goals: dict[str, tuple[str, ...]] = {}
     for name, result in (*graph.gradients, *graph.updates):
         goals[result] = (*goals.get(result, ()), name)
@@ -52,7 +62,21 @@ def find_structure(graph: Graph, folded: bool = True, pins: Pins | None = None) 
     segments = find_segments(graph, rules)
     moments = find_moments(graph, flow)
     ends = find_ends(graph, flow)
-    return Structure(graph, flow, fold, rules, segments, graph.producers(), goals, alike, moments, ends)
+    return Structure(graph, flow, fold, rules, segments, graph.producers(), goals, alike, moments, ends,
+                     units, parts)  # fmt: skip
+
+
+def _marks(
+    graph: Graph, pins: Pins | None, units: Mapping[Place, int], parts: tuple[int, ...]
+) -> dict[str, Hashable]:
+    """What tells values apart beside what the graph says of them."""
+    pinned = pins.marks(graph) if pins else {}
+    part = {name: parts[index] for index, op in enumerate(graph.operations) for name in op.outputs}
+
+    def blocks(name: str) -> tuple[int, ...]:
+        return tuple(units.get((name, dim), 0) for dim in range(len(graph.types[name].shape)))
+
+    return {name: (pinned.get(name), part.get(name), blocks(name)) for name in graph.types}
 
 
 def _unfolded(graph: Graph) -> Fold:

@@ -17,9 +17,11 @@ Interval = tuple[int, int]  # start and length along one dim
 class Split:
     """The tensor's `dim` is cut along a mesh axis.
 
-    `sizes` are the explicit lengths per position of the axis; empty means as even as can be (the first
-    positions get one more). `segments` are lengths that the dim falls into, each of which is cut by itself
-    (a fused query-key-value weight): a rank then holds one piece of every segment, in order.
+    `sizes` are the lengths per position of the axis, relative to their sum: (3, 5) is three eighths and five
+    eighths of a dim of any length that 8 divides, so that tensors of different lengths are cut alike. Empty
+    means as even as can be (the first positions get one more). `segments` are lengths that the dim falls into,
+    each of which is cut by itself (a fused query-key-value weight): a rank then holds one piece of every
+    segment, in order.
     """
 
     dim: int
@@ -137,13 +139,31 @@ def intervals(layout: Layout, shape: Sequence[int], mesh: Mesh, rank: int) -> tu
 
 def _piece(interval: Interval, sizes: tuple[int, ...], parts: int, position: int) -> Interval:
     start, length = interval
-    cut = sizes or even_sizes(length, parts)
+    if sizes:
+        unit = length // sum(sizes)
+        cut = tuple(n * unit for n in sizes)
+    else:
+        cut = even_sizes(length, parts)
     return start + sum(cut[:position]), cut[position]
 
 
 def local_shape(layout: Layout, shape: Sequence[int], mesh: Mesh, rank: int) -> tuple[int, ...]:
     """Shape of what `rank` holds."""
     return tuple(sum(n for _, n in dim) for dim in intervals(layout, shape, mesh, rank))
+
+
+def largest_share(placement: Placement, positions: int) -> float:
+    """The largest fraction of a tensor that some position of an axis holds."""
+    if not isinstance(placement, Split):
+        return 1.0
+    return max(placement.sizes) / sum(placement.sizes) if placement.sizes else 1 / positions
+
+
+def share_at(placement: Placement, positions: int, position: int) -> float:
+    """The fraction of a tensor that a position of an axis holds."""
+    if not isinstance(placement, Split):
+        return 1.0
+    return placement.sizes[position] / sum(placement.sizes) if placement.sizes else 1 / positions
 
 
 def shards(layout: Layout, mesh: Mesh) -> int:
@@ -164,3 +184,8 @@ def check_layout(layout: Layout, shape: Sequence[int], mesh: Mesh, culprit: str)
             raise LayoutError(culprit, "sizes are one per position of the axis", f"{layout} on mesh {mesh}")
         if placement.segments and sum(placement.segments) != shape[placement.dim]:
             raise LayoutError(culprit, "segments add up to the dim", f"{layout} of shape {list(shape)}")
+        lengths = placement.segments or (shape[placement.dim],)
+        if placement.sizes and (not sum(placement.sizes) or any(n % sum(placement.sizes) for n in lengths)):
+            raise LayoutError(culprit, "the sum of sizes divides the dim", f"{layout} of shape {list(shape)}")
+        if placement.sizes and len(layout.splits_of(placement.dim)) > 1:
+            raise LayoutError(culprit, "a dim that two axes split is split evenly", str(layout))

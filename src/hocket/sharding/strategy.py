@@ -1,13 +1,15 @@
 """Strategies of one operation on a mesh, derived from its rule: one token per mesh axis.
 
-A token is `R` (every position computes the same), the name of a factor to split, a factor with segments
-(`j:64,64,64`), or `P0+1` (the named operands are partial sums, and so are all outputs).
+A token is `R` (every position computes the same), the name of a factor to split, a factor with relative sizes
+(`j|3,5`) or segments (`j:64,64,64`, `j|3,5:64,64,64`), or `P0+1` (the named operands are partial sums, and so are
+all outputs).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import prod
 
@@ -39,17 +41,52 @@ class Strategy:
         return " ".join(self.tokens)
 
 
-def axis_tokens(rule: Rule, operation: Operation, parts: int, segments: Segments) -> tuple[str, ...]:
+SizesOf = Callable[[Factor], tuple[int, ...] | None]
+"""Relative sizes of a factor along an axis: empty for even ones, None where it cannot be cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token that splits a factor, taken apart."""
+
+    factor: str
+    sizes: tuple[int, ...] = ()
+    segments: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        sizes = "|" + ",".join(map(str, self.sizes)) if self.sizes else ""
+        segments = ":" + ",".join(map(str, self.segments)) if self.segments else ""
+        return f"{self.factor}{sizes}{segments}"
+
+    @staticmethod
+    def parse(text: str) -> Token:
+        """Read a token; one that splits nothing has its whole text as `factor`."""
+        rest, _, segments = text.partition(":")
+        factor, _, sizes = rest.partition("|")
+        return Token(factor, _numbers(sizes), _numbers(segments))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in text.split(",")) if text else ()
+
+
+def axis_tokens(
+    rule: Rule, operation: Operation, parts: int, segments: Segments, sizes_of: SizesOf = lambda factor: ()
+) -> tuple[str, ...]:
     """Tokens that one axis of `parts` positions may take for an operation; nothing is split in one part."""
     tokens = ["R"]
     if parts == 1:
         return ("R",)
     for factor in rule.factors:
-        if factor.size % parts == 0 and factor.size >= parts:
-            tokens.append(factor.name)
+        sizes = sizes_of(factor)
+        if sizes is None:
+            continue
+        blocks = sum(sizes) or parts
+        if factor.size % blocks == 0:
+            tokens.append(str(Token(factor.name, sizes)))
         for cut in _segmentations(factor, operation, segments):
-            if all(n % parts == 0 for n in cut):
-                tokens.append(f"{factor.name}:{','.join(map(str, cut))}")
+            if all(n % blocks == 0 for n in cut):
+                tokens.append(str(Token(factor.name, sizes, cut)))
     tokens += ["P" + "+".join(map(str, sorted(group))) for group in rule.linear]
     return tuple(tokens)
 
@@ -114,7 +151,7 @@ def _spread(
 def make_strategy(rule: Rule, operation: Operation, tokens: Sequence[str], mesh: Mesh) -> Strategy | None:
     """The strategy of these tokens, or None where the axes contradict each other (a factor cut too fine)."""
     factors = {factor.name: factor for factor in rule.factors}
-    used: dict[str, tuple[str, int]] = {}
+    used: dict[str, tuple[Token, int]] = {}
     inputs: list[list[Placement]] = [[] for _ in operation.inputs]
     outputs: list[list[Placement]] = [[] for _ in operation.outputs]
     recipes: list[tuple[int, str]] = []
@@ -129,17 +166,19 @@ def make_strategy(rule: Rule, operation: Operation, tokens: Sequence[str], mesh:
             joined: list[Placement] = [PARTIAL if i in group else REPLICATE for i in range(len(inputs))]
             placed = joined, [PARTIAL for _ in outputs]
         else:
-            name, _, text = token.partition(":")
-            factor = factors[name]
-            before = used.get(name, (text, 1))
-            cut = tuple(int(n) for n in text.split(",")) if text else ()
-            if before[0] != text or any(n % (before[1] * parts) for n in (cut or (factor.size,))):
+            wanted = Token.parse(token)
+            factor = factors[wanted.factor]
+            before = used.get(wanted.factor, (wanted, 1))
+            if before[0] != wanted or (wanted.sizes and wanted.factor in used):
                 return None
-            used[name] = (text, before[1] * parts)
+            blocks = before[1] * (sum(wanted.sizes) or parts)
+            if any(n % blocks for n in (wanted.segments or (factor.size,))):
+                return None
+            used[wanted.factor] = (wanted, before[1] * parts)
             division *= parts
             if factor.recipe:
-                recipes.append((axis, name))
-            placed = _split_placements(rule, factor, cut)
+                recipes.append((axis, wanted.factor))
+            placed = _split_placements(rule, factor, wanted)
         for slot, placement in zip((*inputs, *outputs), (*placed[0], *placed[1]), strict=True):
             slot.append(placement)
     layouts = [Layout(tuple(p)) for p in inputs], [Layout(tuple(p)) for p in outputs]
@@ -148,9 +187,9 @@ def make_strategy(rule: Rule, operation: Operation, tokens: Sequence[str], mesh:
     return Strategy(tuple(tokens), tuple(layouts[0]), tuple(layouts[1]), division, tuple(recipes))
 
 
-def _split_placements(rule: Rule, factor: Factor, cut: tuple[int, ...]) -> tuple[list[Placement], list[Placement]]:
+def _split_placements(rule: Rule, factor: Factor, token: Token) -> tuple[list[Placement], list[Placement]]:
     def place(split: Split | None, absent: Placement) -> Placement:
-        return absent if split is None else (Split(split.dim, segments=cut) if cut else split)
+        return absent if split is None else Split(split.dim, token.sizes, token.segments or split.segments)
 
     inputs = [
         place(split, PARTIAL if factor.sums and index in rule.additive else REPLICATE)
@@ -160,21 +199,34 @@ def _split_placements(rule: Rule, factor: Factor, cut: tuple[int, ...]) -> tuple
 
 
 def _clashes(layouts: Iterable[Layout]) -> bool:
-    """Whether a dim is cut by two axes with different segments, which no shard can mean."""
+    """Whether a dim is cut by two axes with different segments, which no shard can mean, or unevenly."""
     for layout in layouts:
-        seen: dict[int, tuple[int, ...]] = {}
+        seen: dict[int, Split] = {}
         for placement in layout.placements:
-            if (
-                isinstance(placement, Split)
-                and seen.setdefault(placement.dim, placement.segments) != placement.segments
-            ):
-                return True
+            if isinstance(placement, Split):
+                other = seen.setdefault(placement.dim, placement)
+                if other is not placement and (other.segments != placement.segments or other.sizes):
+                    return True
+                if other is not placement and placement.sizes:
+                    return True
     return False
 
 
-def strategies(rule: Rule, operation: Operation, mesh: Mesh, segments: Segments) -> tuple[Strategy, ...]:
-    """Every strategy of an operation on a mesh; the first one replicates."""
-    choices = [axis_tokens(rule, operation, parts, segments) for parts in mesh.sizes]
+def strategies(
+    rule: Rule,
+    operation: Operation,
+    mesh: Mesh,
+    segments: Segments,
+    sizes_of: Callable[[int, Factor], tuple[int, ...] | None] = lambda axis, factor: (),
+) -> tuple[Strategy, ...]:
+    """Every strategy of an operation on a mesh; the first one replicates.
+
+    `sizes_of` gives the relative sizes of a factor along an axis.
+    """
+    choices = [
+        axis_tokens(rule, operation, parts, segments, partial(sizes_of, axis))
+        for axis, parts in enumerate(mesh.sizes)
+    ]
     made = (make_strategy(rule, operation, tokens, mesh) for tokens in product(*choices))
     return tuple(strategy for strategy in made if strategy is not None)
 
@@ -184,7 +236,7 @@ def parse_strategy(text: str, rule: Rule, operation: Operation, mesh: Mesh) -> S
     tokens = text.split(" ")
     names = {factor.name for factor in rule.factors}
     groups = {"P" + "+".join(map(str, sorted(g))) for g in rule.linear}
-    unknown = [t for t in tokens if t != "R" and t not in groups and t.partition(":")[0] not in names]
+    unknown = [t for t in tokens if t != "R" and t not in groups and Token.parse(t).factor not in names]
     made = None if unknown or len(tokens) != len(mesh.sizes) else make_strategy(rule, operation, tokens, mesh)
     if made is None:
         raise LayoutError(
@@ -197,14 +249,25 @@ def parse_strategy(text: str, rule: Rule, operation: Operation, mesh: Mesh) -> S
 
 
 def stored_layouts(
-    tensor: TensorType, mesh: Mesh, cuts: Mapping[int, frozenset[tuple[int, ...]]]
+    tensor: TensorType,
+    mesh: Mesh,
+    cuts: Mapping[int, frozenset[tuple[int, ...]]],
+    sizes_of: Callable[[int, int], Collection[tuple[int, ...]]] = lambda axis, dim: ((),),
 ) -> tuple[Layout, ...]:
-    """Every layout in which a parameter can be kept: whole, or split evenly along dims and segments."""
-    options: list[Placement] = [REPLICATE]
-    for dim in range(len(tensor.shape)):
-        options += [Split(dim), *(Split(dim, segments=cut) for cut in sorted(cuts.get(dim, ())))]
+    """Every layout in which a parameter can be kept: whole, or split along dims and segments.
+
+    `sizes_of` gives the relative sizes that a dim may have along an axis.
+    """
+
+    def options(axis: int) -> list[Placement]:
+        found: list[Placement] = [REPLICATE]
+        for dim in range(len(tensor.shape)) if mesh.sizes[axis] > 1 else ():
+            for sizes in sizes_of(axis, dim):
+                found += [Split(dim, sizes), *(Split(dim, sizes, cut) for cut in sorted(cuts.get(dim, ())))]
+        return found
+
     layouts = []
-    for placements in product(*(options if size > 1 else [REPLICATE] for size in mesh.sizes)):
+    for placements in product(*(options(axis) for axis in range(len(mesh.sizes)))):
         layout = Layout(placements)
         if not _clashes([layout]) and divides(layout, tensor.shape, mesh):
             layouts.append(layout)
@@ -212,7 +275,7 @@ def stored_layouts(
 
 
 def divides(layout: Layout, shape: Sequence[int], mesh: Mesh) -> bool:
-    """Whether every split of the layout is even on this mesh."""
+    """Whether every split of the layout comes out whole on this mesh."""
     for dim, length in enumerate(shape):
         axes = layout.splits_of(dim)
         if not axes:
@@ -220,6 +283,8 @@ def divides(layout: Layout, shape: Sequence[int], mesh: Mesh) -> bool:
         first = layout.placements[axes[0]]
         pieces = (first.segments if isinstance(first, Split) else ()) or (length,)
         parts = prod(mesh.sizes[a] for a in axes)
+        if isinstance(first, Split) and first.sizes and len(axes) == 1:
+            parts = sum(first.sizes)
         if any(n % parts or n == 0 for n in pieces):
             return False
     return True
