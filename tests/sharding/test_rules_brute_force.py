@@ -10,13 +10,14 @@ from catalogue import cases
 from split_run import Case, run, run_split, whole
 
 from hocket.graph.types import Operation, Ref, TensorType
-from hocket.sharding.layout import Layout, Split
+from hocket.sharding.layout import Split
 from hocket.sharding.local import local_operation
 from hocket.sharding.mesh import Mesh
 from hocket.sharding.recipes import RECIPES
 from hocket.sharding.rule import Factor, Rule
 from hocket.sharding.rules import rule_of
-from hocket.sharding.strategy import Strategy, axis_tokens, make_strategy
+from hocket.sharding.shares import plain_sizes, round_shares
+from hocket.sharding.strategy import axis_tokens, make_strategy, parse_strategy
 from hocket.sharding.table import line_of, table
 
 CASES = tuple(cases())
@@ -51,28 +52,35 @@ def test_every_pair_on_two_axes(case: Case) -> None:
             run_split(case, known, strategy, mesh, seed=7)
 
 
+SHARES = ((0.5, 0.3, 0.2), (0.7, 0.0, 0.3), (0.0, 0.0, 1.0))
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_uneven_shares(case: Case) -> None:
-    """A factor that every carrier has at its own size may be cut into any shares."""
-    _, types = whole(case)
-    known, mesh = rule(case), Mesh((2,))
-    for factor in known.factors:
-        strategy = make_strategy(known, case.operation, (factor.name,), mesh) if factor.size % 2 == 0 else None
-        names = [*zip(case.operation.inputs, factor.inputs, strict=True)]
-        names += zip(case.operation.outputs, factor.outputs, strict=True)
-        plain = all(s is None or (types[n].shape[s.dim] == factor.size and not s.segments) for n, s in names)
-        if strategy is None or not plain or factor.size < 3:
-            continue
-        for shares in ((factor.size - 1, 1), (1, factor.size - 1)):
-            run_split(case, known, _uneven(strategy, shares), mesh)
+    """Every factor may be cut into any shares, nothing at all among them."""
+    known, mesh = rule(case), Mesh((3,))
+    for seed, shares in enumerate(SHARES):
+
+        def sizes_of(factor: Factor, shares: tuple[float, ...] = shares) -> tuple[int, ...]:
+            return plain_sizes(round_shares(shares, factor.size))
+
+        for token in axis_tokens(known, case.operation, 3, {}, sizes_of):
+            strategy = make_strategy(known, case.operation, (token,), mesh)
+            assert strategy is not None
+            assert parse_strategy(token, known, case.operation, mesh) == strategy
+            if "|" in token:
+                run_split(case, known, strategy, mesh, seed)
 
 
-def _uneven(strategy: Strategy, shares: tuple[int, int]) -> Strategy:
-    def cut(layout: Layout) -> Layout:
-        return Layout(tuple(Split(p.dim, shares) if isinstance(p, Split) else p for p in layout.placements))
-
-    inputs, outputs = tuple(map(cut, strategy.inputs)), tuple(map(cut, strategy.outputs))
-    return Strategy(strategy.tokens, inputs, outputs, strategy.division, strategy.recipes)
+@pytest.mark.proof
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_uneven_shares_beside_even_ones(case: Case) -> None:
+    known, mesh = rule(case), Mesh((2, 2))
+    uneven = axis_tokens(known, case.operation, 2, {}, lambda f: plain_sizes(round_shares((0.7, 0.3), f.size)))
+    for pair in product(uneven, axis_tokens(known, case.operation, 2, {})):
+        strategy = make_strategy(known, case.operation, pair, mesh)
+        if strategy is not None:
+            run_split(case, known, strategy, mesh, seed=11)
 
 
 def test_every_line_of_the_table_has_a_case() -> None:

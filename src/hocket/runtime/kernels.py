@@ -146,7 +146,29 @@ def _to_copy(value: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
     return value if dtype is None else value.to(dtype)
 
 
+def _amax(value: Tensor, dims: Sequence[int] = (), keep: bool = False) -> Tensor:
+    """The maximum over dims; of nothing (a device without a share) it is the least number there is."""
+    if value.numel() or not any(value.shape[d] == 0 for d in dims):
+        return torch.amax(value, list(dims), keep)
+    least = -torch.inf if value.is_floating_point() else torch.iinfo(value.dtype).min
+    shape = [1 if d in {n % value.dim() for n in dims} else n for d, n in enumerate(value.shape)]
+    kept = value.new_full(shape, least)
+    return kept if keep else kept.squeeze(list(dims))
+
+
+def _nothing(
+    shapes: Sequence[Sequence[int]], dtypes: Sequence[torch.dtype], bias: Tensor | None, like: Tensor
+) -> Tensor | list[Tensor]:
+    """Results of an operation on nothing: zeros, to which a convolution's bias is added."""
+    made = [like.new_zeros(list(shape), dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    if bias is not None:
+        made[0] += bias.view(-1, *(1,) * (made[0].dim() - 2))
+    return made[0] if len(made) == 1 else made
+
+
 _OWN: dict[str, Kernel] = {
+    "hocket.nothing.default": _nothing,
+    "aten.amax.default": _amax,
     "aten.view.default": torch.reshape,
     "aten._grouped_mm.default": grouped_mm,
     "aten.add.Tensor": torch.add,

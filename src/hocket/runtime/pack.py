@@ -52,6 +52,28 @@ def pad(flat: Tensor, length: int) -> Tensor:
     return flat if flat.numel() == length else torch.nn.functional.pad(flat, (0, length - flat.numel()))
 
 
+def regions(pieces: Pieces, position: int) -> list[tuple[int, int, int]]:
+    """What a position holds of every segment: start in the whole, start in its shard, length."""
+    found, here, base = [], 0, 0
+    for segment in range(len(pieces[0])):
+        start = base + sum(p[segment] for p in pieces[:position])
+        found.append((start, here, pieces[position][segment]))
+        here += pieces[position][segment]
+        base += sum(p[segment] for p in pieces)
+    return found
+
+
+def common(before: Pieces, source: int, after: Pieces, target: int) -> list[tuple[int, int, int]]:
+    """What position `source` has before and `target` has after: starts in both shards, and length."""
+    found = []
+    for first, here, length in regions(before, source):
+        for second, there, wanted in regions(after, target):
+            start, end = max(first, second), min(first + length, second + wanted)
+            if start < end:
+                found.append((here + start - first, there + start - second, end - start))
+    return found
+
+
 def shard_shape(shape: Sequence[int], dim: int, pieces: tuple[int, ...]) -> list[int]:
     """A shape with its length along `dim` exchanged for that of a shard."""
     return [sum(pieces) if index == dim else length for index, length in enumerate(shape)]

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hocket.errors import RuntimeFault
-from hocket.program.types import Collective
+from hocket.program.types import GATHERS, Collective
 from hocket.runtime import pack
 from hocket.sharding.mesh import Mesh
 
@@ -30,6 +30,17 @@ class Pending:
     """A collective under way; `finish` waits for it and gives its outputs."""
 
     finish: Callable[[], list[Tensor]]
+
+
+class _All:
+    """Several works as one."""
+
+    def __init__(self, works: list[Any]) -> None:
+        self.works = works
+
+    def wait(self) -> None:
+        for work in self.works:
+            work.wait()
 
 
 class Transport(Protocol):
@@ -137,6 +148,88 @@ class DistributedTransport:
             kept = everyone  # the collective reads it until it is done
             del kept
             return [_shaped(p, s) for p, s in zip(parts, shapes, strict=True)]
+
+        return self._pending(call, work, unpack)
+
+    def _grouped_all_gather(self, call: Collective, tensors: list[Tensor]) -> Pending:
+        """Every position's shards as one broadcast each, so that nothing is padded."""
+        position, group = call.group.index(self.rank), self.groups[call.group]
+        shapes = [
+            [pack.shard_shape(t.shape, d, p[q]) for t, d, p in zip(tensors, call.dims, call.pieces, strict=True)]
+            for q in range(len(call.group))
+        ]
+        mine = pack.flatten([_wire(t) for t in tensors]).contiguous()
+        buffers, works = [], []
+        for other, (rank, wanted) in enumerate(zip(call.group, shapes, strict=True)):
+            count = sum(torch.Size(s).numel() for s in wanted)
+            buffers.append(mine if other == position else mine.new_empty(count))
+            if count:
+                works.append(dist.broadcast(buffers[-1], rank, group=group, async_op=True))
+
+        def unpack() -> list[Tensor]:
+            parts = [
+                [
+                    flat.view(s)
+                    for flat, s in zip(torch.split(b, [torch.Size(s).numel() for s in w]), w, strict=True)
+                ]
+                for b, w in zip(buffers, shapes, strict=True)
+            ]
+            places = zip(tensors, call.dims, call.pieces, strict=True)
+            return [
+                _unwire(pack.join([held[i] for held in parts], dim, pieces), tensor.dtype)
+                for i, (tensor, dim, pieces) in enumerate(places)
+            ]
+
+        return self._pending(call, _All(works), unpack)
+
+    def _grouped_reduce_scatter(self, call: Collective, tensors: list[Tensor]) -> Pending:
+        """Every position's shards as one reduction each to that position."""
+        position, group = call.group.index(self.rank), self.groups[call.group]
+        places = zip(tensors, call.dims, call.pieces, strict=True)
+        columns = [pack.cut(tensor, dim, pieces) for tensor, dim, pieces in places]
+        buffers, works = [], []
+        for other, rank in enumerate(call.group):
+            flat = torch.cat([column[other].reshape(-1) for column in columns])
+            buffers.append(flat)
+            if flat.numel():
+                works.append(dist.reduce(flat, rank, REDUCTIONS[call.reduce], group, async_op=True))
+        shapes = [column[position].shape for column in columns]
+
+        def unpack() -> list[Tensor]:
+            parts = torch.split(buffers[position], [s.numel() for s in shapes])
+            return [p.view(s) for p, s in zip(parts, shapes, strict=True)]
+
+        return self._pending(call, _All(works), unpack)
+
+    def _resize(self, call: Collective, tensors: list[Tensor]) -> Pending:
+        """Exchange what lies with one rank before and with another one after."""
+        (tensor,) = tensors
+        position, dim = call.group.index(self.rank), call.dims[0]
+        before, after = call.join_pieces[0], call.pieces[0]
+        source = _wire(tensor)
+        sent, received = [], []
+        for other in range(len(call.group)):
+            parts = pack.common(before, position, after, other)
+            sent.append(torch.cat([source.narrow(dim, here, n).reshape(-1) for here, _, n in parts])
+                        if parts else source.new_empty(0))  # fmt: skip
+            received.append(pack.common(before, other, after, position))
+        shape = pack.shard_shape(tensor.shape, dim, after[position])
+        line = torch.Size(pack.shard_shape(tensor.shape, dim, (1,))).numel()
+        lengths = [line * sum(n for _, _, n in parts) for parts in received]
+        buffer = source.new_empty(sum(lengths))
+        splits = [s.numel() for s in sent]
+        work = dist.all_to_all_single(
+            buffer, torch.cat(sent), lengths, splits, group=self.groups[call.group], async_op=True
+        )
+
+        def unpack() -> list[Tensor]:
+            whole = source.new_empty(shape)
+            for flat, parts in zip(torch.split(buffer, lengths), received, strict=True):
+                for piece, (_, there, n) in zip(
+                    torch.split(flat, [line * n for *_, n in parts]), parts, strict=True
+                ):
+                    whole.narrow(dim, there, n).copy_(piece.view(pack.shard_shape(shape, dim, (n,))))
+            return [_unwire(whole, tensor.dtype)]
 
         return self._pending(call, work, unpack)
 
@@ -257,8 +350,11 @@ class ThreadTransport:
     def _one(self, call: Collective, index: int, tensors: list[Tensor]) -> Tensor:
         position = call.group.index(self.rank)
         dim, pieces = call.dims[index], call.pieces[index]
-        if call.kind == "all_gather":
+        if call.kind in GATHERS:
             return pack.join(tensors, dim, pieces)
+        if call.kind == "resize":
+            whole = pack.join(tensors, dim, call.join_pieces[index])
+            return pack.cut(whole, dim, pieces)[position].contiguous()
         if call.kind == "all_to_all":
             shards = [pack.cut(t, dim, pieces)[position] for t in tensors]
             return pack.join(shards, call.joins[index], call.join_pieces[index])

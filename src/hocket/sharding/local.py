@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hocket.graph.types import Argument, Operation, TensorType
+from hocket.graph.types import Argument, Dtype, Operation, Ref, TensorType
 
 Types = Sequence[TensorType]
 Rewrite = Callable[[Operation, Types, Types], tuple[Argument, ...]]
@@ -13,8 +13,11 @@ Rewrite = Callable[[Operation, Types, Types], tuple[Argument, ...]]
 def local_operation(operation: Operation, inputs: Types, outputs: Types) -> Operation:
     """The operation for local operands and results of these types.
 
-    `inputs` are the local types of `Operation.inputs`, in that order, `outputs` those of its outputs.
+    `inputs` are the local types of `Operation.inputs`, in that order, `outputs` those of its outputs. Where a
+    device without a share has nothing to work on, an operation that refuses this becomes its empty result.
     """
+    if operation.kind in FRAGILE and any(not t.elements for t in inputs):
+        return _nothing(operation, inputs, outputs)
     rewrite = _REWRITES.get(".".join(operation.op.split(".")[:2]))
     if rewrite is None:
         return operation
@@ -22,6 +25,27 @@ def local_operation(operation: Operation, inputs: Types, outputs: Types) -> Oper
     if args == operation.args:
         return operation
     return Operation(operation.op, args, operation.kwargs, operation.outputs, operation.module)
+
+
+FRAGILE = frozenset({
+    "convolution", "convolution_backward", "native_group_norm", "native_group_norm_backward", "native_dropout",
+    "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
+    "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "upsample_nearest2d", "upsample_bilinear2d",
+})  # fmt: skip
+"""Kinds whose kernels refuse empty tensors."""
+
+
+def _nothing(operation: Operation, inputs: Types, outputs: Types) -> Operation:
+    """What comes of an empty operand: empty results, sums over nothing, and a bias where one is added."""
+    shapes = tuple(t.shape for t in outputs)
+    dtypes = tuple(Dtype(t.dtype) for t in outputs)
+    bias = operation.args[2] if operation.kind == "convolution" else None
+    return Operation("hocket.nothing.default", (shapes, dtypes, bias, *_like(operation)), (), operation.outputs)
+
+
+def _like(operation: Operation) -> tuple[Argument, ...]:
+    """One operand, so that the result is made on its device."""
+    return tuple(Ref(name) for name in operation.inputs[:1])
 
 
 def _exchange(operation: Operation, changes: Mapping[int, Argument]) -> tuple[Argument, ...]:
