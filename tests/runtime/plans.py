@@ -22,6 +22,7 @@ from hocket.search.builder import build_problem
 from hocket.search.model import Model
 from hocket.search.problem import Problem
 from hocket.sharding.mesh import Mesh
+from hocket.sharding.shares import Shares
 
 
 @cache
@@ -31,9 +32,9 @@ def captured(architecture: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor
 
 
 @cache
-def problem_of(architecture: str, mesh: Mesh) -> Problem:
+def problem_of(architecture: str, mesh: Mesh, shares: tuple[tuple[Shares, ...], ...] = ()) -> Problem:
     graph = captured(architecture)[2]
-    return build_problem(graph, mesh, MeshPrices(local_cluster(mesh.devices), mesh))
+    return build_problem(graph, mesh, MeshPrices(local_cluster(mesh.devices), mesh), shares=shares)
 
 
 def random_stage(problem: Problem, seed: int) -> Stage:

@@ -18,6 +18,7 @@ from hocket.plan.types import Memory, Plan, SearchRecord
 from hocket.program.types import Program
 from hocket.search.builder import build_problem
 from hocket.sharding.mesh import Mesh
+from hocket.sharding.shares import Shares
 
 VOCAB, WIDTH, HEADS, LENGTH, BATCH = 48, 16, 4, 8, 8
 
@@ -75,11 +76,17 @@ def batch(seed: int, rows: int = BATCH) -> tuple[Tensor, Tensor]:
     )
 
 
-def plan_for(mesh: Mesh, seed: int, dropout: float = 0.0, microbatches: int = 1) -> Plan:
+def plan_for(
+    mesh: Mesh,
+    seed: int,
+    dropout: float = 0.0,
+    microbatches: int = 1,
+    shares: tuple[tuple[Shares, ...], ...] = (),
+) -> Plan:
     """A random plan for Small, so that layouts of every kind appear."""
     graph = capture(small(0, dropout), batch(0))
     cluster = local_cluster(mesh.devices)
-    stage = random_stage(build_problem(graph, mesh, MeshPrices(cluster, mesh)), seed)
+    stage = random_stage(build_problem(graph, mesh, MeshPrices(cluster, mesh), shares=shares), seed)
     record = SearchRecord("random", "", 0.0, True)
     return Plan(graph, cluster, (stage,), Schedule(microbatches=microbatches), 1.0, 0.0, Memory(), record)
 

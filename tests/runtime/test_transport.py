@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hocket.program.types import Collective
+from hocket.program.types import GATHERS, SCATTERS, Collective
 from hocket.runtime.launch import spawn
 from hocket.runtime.pack import Pieces, cut, join
 from hocket.runtime.transport import DistributedTransport, Meeting, ThreadTransport
@@ -18,6 +18,8 @@ UNEVEN: Pieces = ((3,), (2,), (0,))
 FUSED: Pieces = ((1, 2), (1, 2), (1, 2))
 RAGGED: Pieces = ((2, 1), (1, 1), (0, 3))
 EVEN: Pieces = ((2,), (2,), (2,))
+UNEVEN1: Pieces = ((5,), (0,), (1,))
+RAGGED2: Pieces = ((3, 1), (0, 3), (0, 2))
 
 
 def collective(kind: str, dims: tuple[int, ...], pieces: tuple[Pieces, ...], reduce: str = "sum") -> Collective:
@@ -40,9 +42,10 @@ def cases() -> list[tuple[Collective, list[tuple[int, ...]], torch.dtype]]:
         for pieces in ((EVEN, UNEVEN), (FUSED, RAGGED)):
             for dims in ((0, 1), (2, 0)):
                 shapes = [whole_shape(d, p) for d, p in zip(dims, pieces, strict=True)]
-                for kind in ("all_gather", "reduce_scatter"):
+                for kind in sorted(GATHERS | SCATTERS):
                     found.append((collective(kind, dims, pieces), shapes, dtype))
-    found.append((collective("all_gather", (0,), (UNEVEN,)), [whole_shape(0, UNEVEN)], torch.bool))
+    for kind in sorted(GATHERS):
+        found.append((collective(kind, (0,), (UNEVEN,)), [whole_shape(0, UNEVEN)], torch.bool))
     return found
 
 
@@ -52,7 +55,7 @@ def value(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
 
 
 def inputs(call: Collective, shapes: list[tuple[int, ...]], dtype: torch.dtype, rank: int) -> list[Tensor]:
-    if call.kind != "all_gather":
+    if call.kind not in GATHERS:
         return [value(s, dtype, 10 * rank + i) for i, s in enumerate(shapes)]
     whole = [value(s, dtype, i) for i, s in enumerate(shapes)]
     return [cut(w, d, p)[rank] for w, d, p in zip(whole, call.dims, call.pieces, strict=True)]
@@ -78,11 +81,18 @@ def compare_all() -> int:
             (found_one,) = transport.start(call, [held_by[rank]]).finish()
             torch.testing.assert_close(found_one, cut(whole, 0, cut_pieces)[rank], rtol=0, atol=0)
             count += 1
+    for before, after in ((EVEN, UNEVEN1), (UNEVEN1, EVEN), (FUSED, RAGGED2), (RAGGED2, FUSED), (EVEN, EVEN)):
+        call = Collective("resize", 0, (0, 1, 2), ("v",), ("w",), (1,), (after,), 0, 0.0, True, joins=(1,),
+                          join_pieces=(before,))  # fmt: skip
+        whole = value((2, sum(map(sum, before)), 3), torch.float32, 5)
+        (found_one,) = transport.start(call, [cut(whole, 1, before)[rank]]).finish()
+        torch.testing.assert_close(found_one, cut(whole, 1, after)[rank], rtol=0, atol=0)
+        count += 1
     return count
 
 
 def test_collectives_on_three_processes() -> None:
-    assert spawn(compare_all, RANKS) == [16] * RANKS
+    assert spawn(compare_all, RANKS) == [21] * RANKS
 
 
 @pytest.mark.parametrize("pieces", [EVEN, UNEVEN, FUSED, RAGGED])

@@ -144,7 +144,7 @@ class _Lowering:
     def _reduce(self, step: Reduce, axes: list[int]) -> None:
         value = step.value
         for axis in axes:
-            output = step.output if axis == axes[-1] else self._fresh(step.output)
+            output = step.output if axis == axes[-1] else self._fresh(f"{step.output}_part")
             self.types[output] = self.types[value]
             size = self.types[value].bytes
             seconds = self.plan.prices.collective("all_reduce", axis, size)

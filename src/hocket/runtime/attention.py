@@ -26,7 +26,8 @@ def attention(
     """Attention's output [batch, heads, rows, value width] and the logsumexp of its scores."""
     bias = _bias(q, k, mask)
     if not q.numel():  # a device without a share: torch's kernels divide by the number of rows
-        return _plain(q, k, v, bias, is_causal, scale)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        return q.new_zeros((*q.shape[:-1], v.shape[-1])), q.new_zeros(q.shape[:-1], dtype=wide)
     if q.device.type == "cpu" and k.shape[-1] == v.shape[-1]:
         op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
         out, logsumexp = op(q, k, v, 0.0, is_causal, attn_mask=bias, scale=scale)
@@ -52,7 +53,7 @@ def attention_backward(
     """Gradients of q, k and v."""
     bias = _bias(q, k, mask)
     if not q.numel():
-        return _plain_backward(grad_out, q, k, v, out, logsumexp, bias, is_causal, scale)
+        return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     if q.device.type == "cpu" and k.shape[-1] == v.shape[-1]:
         op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
         found = op(grad_out, q, k, v, out, logsumexp, 0.0, is_causal, attn_mask=bias, scale=scale)
