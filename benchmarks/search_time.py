@@ -16,7 +16,7 @@ from record import Results
 
 LIMIT_SECONDS = 100.0
 """Longest time of one case's process, start and imports included."""
-JOBS = 2
+JOBS = 1
 """Cases measured at the same time, each by a process with one thread."""
 RESERVE_SECONDS = 8.0
 """Of the limit, time kept for starting the process and for judging the last plan."""

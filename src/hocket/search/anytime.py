@@ -31,7 +31,7 @@ STALE = 3
 """Rounds after which the bound must have risen by a quarter of the gap for the search of weights to go on."""
 SMALL_PAIRS = 5_000
 """Models with so many pairs of choices are also solved as they are."""
-COMBINE_SECONDS = 2.0
+COMBINE_SECONDS = 1.0
 """Longest time for the integer program over the choices that came up."""
 
 

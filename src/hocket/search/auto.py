@@ -258,8 +258,9 @@ class _Search:
             enough = self.found.seconds * (1 - self.settings.gap)
             waiting = [c for c, bound in self.found.bounds.items() if c in self.opened and bound < enough]
             waiting = sorted(set(waiting) - done, key=lambda c: self.found.bounds[c])
-            if not waiting:
-                break
+            proven = min((self.found.bounds[c] for c in done), default=inf)
+            if not waiting or self.found.bounds[waiting[0]] > proven:
+                break  # the certificate cannot get better
             case = waiting[0]
             self.watcher("refine", len(done), REFINED, str(case))
             self._case(case, self.settings.gap)
