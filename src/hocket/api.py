@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -21,11 +22,13 @@ from hocket.plan.types import Plan, SearchRecord
 from hocket.program.blueprint import blueprint
 from hocket.program.types import Program
 from hocket.runtime.verify import Report, Sample, compare
-from hocket.search.auto import Settings, Watcher, runner_ups, search
+from hocket.search.auto import Watcher, search
+from hocket.search.case import Settings, runner_ups
 from hocket.search.judge import finish
 from hocket.search.known import Known
 from hocket.search.pins import Pins, check_pins
 from hocket.search.searchers import SEARCHERS
+from hocket.sharding.shares import check_shares
 from hocket.simulate.engine import simulate as run_clock
 from hocket.simulate.timeline import Timeline
 
@@ -47,6 +50,7 @@ def plan(
     like: str = "",
     gap: float = 0.02,
     axes: int = 0,
+    shares: Sequence[float] = (),
     watcher: Watcher | None = None,
     stop: threading.Event | None = None,
     seed: int = 0,
@@ -55,11 +59,17 @@ def plan(
 
     `graph` is one microbatch. `search` is auto, ilp, greedy or exhaustive; `budget` in seconds; `gap` the
     relative distance from the bound at which to stop; `axes` the most axes of a mesh (0: it depends);
-    `optimizer` one of OPTIMIZER_BYTES; `like` a layout
-    picked by hand, as `tp=2,dp=2,zero=3`. `stop` ends the search early with the best so far. Raises
-    PlanError, PinError, MemoryLimitError.
+    `optimizer` one of OPTIMIZER_BYTES; `like` a layout picked by hand, as `tp=2,dp=2,zero=3`. `shares` are the
+    fractions of work that the devices get, in order (or the machines, where there are as many); without them
+    they are part of the search where devices are unlike. `stop` ends the search early with the best so far. Raises
+    PlanError, PinError, LayoutError, MemoryLimitError.
     """
-    settings = _settings(graph, cluster, search, pins, budget, optimizer, like, gap, axes)
+    if shares:
+        counts = (cluster.size, len(cluster.machines))
+        check_shares(shares, len(shares) if len(shares) in counts else cluster.size, "shares")
+    settings = replace(
+        _settings(graph, cluster, search, pins, budget, optimizer, like, gap, axes), shares=tuple(shares)
+    )
     found = _search(graph, cluster, settings, watcher, stop)
     judgement, stage = found.judgement, found.stage
     if judgement is None or stage is None or found.graph is None:

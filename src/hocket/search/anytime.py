@@ -19,7 +19,7 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.search.ilp import Solution, relax, solve
+from hocket.search.ilp import Solution, quiet_solver, relax, solve
 from hocket.search.model import MEMORY, MOMENTS, ROWS, TIMES, WORK, Model, time_of
 from hocket.search.reduce import reduce_model
 
@@ -197,8 +197,7 @@ def _next_weights(model: Model, seen: Sequence[tuple[int, ...]]) -> tuple[Weight
     """The weights with the best bound if the assignments seen were all there are (a linear program), and that
     bound: no weights give a better one."""
     totals = np.array([model.totals(choice) for choice in dict.fromkeys(seen)])
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
-    solver.setOptionValue("output_flag", False)
+    solver = quiet_solver()
     memory = isfinite(model.limit)
     scale = max(time_of(row) for row in totals) or 1.0
     solver.addVar(-inf, inf)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 
 from hocket.cluster.types import Cluster
@@ -15,8 +15,10 @@ from hocket.errors import MemoryLimitError, PinError
 from hocket.graph.recompute import find_blocks, recompute
 from hocket.graph.types import Graph
 from hocket.plan.types import Alternative, Stage
+from hocket.search.alternate import alternate
 from hocket.search.anytime import least_memory
 from hocket.search.builder import build_problem
+from hocket.search.case import Case, Found, Settings, meshes
 from hocket.search.cones import Cones, build_cones
 from hocket.search.ilp import Solution
 from hocket.search.judge import Judgement, judge
@@ -24,10 +26,13 @@ from hocket.search.known import Known, restrict
 from hocket.search.model import held_of
 from hocket.search.moments import floor_bytes
 from hocket.search.pins import Pins
+from hocket.search.pricing import fullest_rank
 from hocket.search.problem import Problem
 from hocket.search.searchers import SEARCHERS, Searcher, greedy
 from hocket.search.structure import Structure, find_structure
+from hocket.search.uneven import by, is_mixed, speeds, starts
 from hocket.sharding.mesh import Mesh
+from hocket.sharding.shares import Shares
 from hocket.units import format_bytes
 
 Watcher = Callable[[str, int, int, str], None]
@@ -49,75 +54,6 @@ TIE = 0.005
 """A layout that people know is preferred to another that is better by less than this share."""
 REFINED = 3
 """Most cases that are searched to the end, after a first look at all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a search is asked: searcher, budget in seconds, relative gap, optimizer bytes per element, pins.
-
-    `axes` is the most axes a mesh may have (0: three up to SMALL devices, else two).
-    """
-
-    searcher: str = "auto"
-    budget: float = inf
-    gap: float = 0.02
-    optimizer_bytes: float = 8.0
-    pins: Pins = field(default_factory=Pins)
-    known: Known | None = None
-    axes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One part of the space: a mesh and the blocks whose forward runs again."""
-
-    mesh: Mesh
-    blocks: tuple[str, ...]
-
-    def __str__(self) -> str:
-        again = f", {len(self.blocks)} blocks recomputed" if self.blocks else ""
-        return f"mesh {self.mesh}{again}"
-
-
-@dataclass
-class Found:
-    """What the search knows: the best judged stage, the bound of every case, what was left behind."""
-
-    graph: Graph | None = None
-    stage: Stage | None = None
-    case: Case | None = None
-    judgement: Judgement | None = None
-    bounds: dict[Case, float] = field(default_factory=dict)
-    alternatives: list[Alternative] = field(default_factory=list)
-    space: str = ""
-    whole: tuple[str, ...] = ()
-    title: str = ""
-    known: bool = False
-    complete: bool = True
-    elapsed: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """Judged time of the best so far."""
-        return self.judgement.seconds if self.judgement else inf
-
-    @property
-    def bound(self) -> float:
-        """A bound on every plan of the space: no case can be better than its own."""
-        return min([*self.bounds.values(), self.seconds])
-
-
-def meshes(devices: int, axes: int) -> tuple[Mesh, ...]:
-    """Every way to arrange devices in a grid of up to so many axes longer than 1, few axes first."""
-
-    def cuts(n: int, left: int) -> list[tuple[int, ...]]:
-        if left == 1:
-            return [(n,)]
-        longer = [(d, *rest) for d in range(2, n) if n % d == 0 for rest in cuts(n // d, left - 1)]
-        return [(n,), *longer]
-
-    found = dict.fromkeys(cuts(devices, axes))
-    return tuple(Mesh(sizes) for sizes in sorted(found, key=lambda s: (len(s), s)))
 
 
 def search(
@@ -156,6 +92,8 @@ class _Search:
         self.blocks = find_blocks(graph)
         self.excess: dict[Case, int] = {}
         self.judged: dict[Case, float] = {}
+        self.bounds: dict[Case, float] = {}
+        self.results: dict[Case, tuple[Judgement, Stage]] = {}
         self.tightened: dict[Case, float] = {}
         self.opened: dict[Case, _Open] = {}
         self.first: tuple[Case, tuple[int, ...]] | None = None
@@ -181,7 +119,7 @@ class _Search:
         self.watcher("search", len(cases), len(cases), "done")
         if self.found.stage is None and self.first is not None:
             case, choice = self.first
-            self.found.bounds.setdefault(case, 0.0)
+            self._prove(case, 0.0)
             self._offer(case, self._open(case).problem, choice, 0.0)
         self.found.elapsed = time.monotonic() - start
         if self.found.stage is None:
@@ -197,14 +135,30 @@ class _Search:
             if self._over():
                 break
             self.watcher("search", number, 2 * len(cases), f"a glance at mesh {mesh}")
-            case = Case(mesh, self.blocks if self._hopeless(Case(mesh, ())) else ())
+            case = self._first(mesh, self.blocks if self._hopeless(Case(mesh, ())) else ())
             if not self._hopeless(case):
                 model = self._open(case).cones.model
                 left = min(max(0.1, self.end - time.monotonic()), CASE_SECONDS)
                 solution = self.searcher(model, left, GLANCE_GAP, inf, self.stop)
-                self.found.bounds[case] = solution.bound
+                self._prove(case, solution.bound)
                 seen[mesh] = model.seconds(solution.choice) if solution.choice else inf
         return tuple(sorted(cases, key=lambda mesh: seen.get(mesh, inf)))
+
+    def _first(self, mesh: Mesh, blocks: tuple[str, ...]) -> Case:
+        """The first case of a mesh: with the user's shares, by speed where devices are unlike, or even."""
+        if self.settings.shares:
+            return Case(mesh, blocks, self.settings.shares)
+        known = self.settings.known
+        if is_mixed(self.cluster, mesh) and (known is None or known.shares == "speed"):
+            return Case(mesh, blocks, by(speeds(self.graph, self.cluster, mesh)))
+        return Case(mesh, blocks)
+
+    def _prove(self, case: Case, bound: float) -> None:
+        """Note a bound; that of chosen shares says nothing about others, so it is no part of the certificate."""
+        self.bounds[case] = max(bound, self.bounds.get(case, 0.0))
+        fixed = self.settings.shares or self.settings.known
+        if case.joint or not case.shares or fixed:
+            self.found.bounds[case] = self.bounds[case]
 
     def _hopeless(self, case: Case) -> bool:
         """Whether a case cannot fit even if everything were divided by all devices."""
@@ -217,14 +171,42 @@ class _Search:
     def _mesh(self, mesh: Mesh) -> None:
         """Search a mesh, with recomputation where memory holds it back."""
         gap = self.settings.gap if self.settings.known or self.settings.pins.mesh else FIRST_GAP
-        tight = self._case(Case(mesh, ()), gap)
+        free = is_mixed(self.cluster, mesh) and not self.settings.shares and self.settings.known is None
+        look = self._shares if free else self._one
+        tight = look(mesh, (), gap)
         if tight and self.blocks:
-            again = Case(mesh, self.blocks)
             if self._over():
                 self.found.complete = False
-                self.found.bounds[again] = least_seconds(self.graph, self.cluster)
+                self.found.bounds[Case(mesh, self.blocks)] = least_seconds(self.graph, self.cluster)
             else:
-                self._case(again, gap)
+                look(mesh, self.blocks, gap)
+
+    def _one(self, mesh: Mesh, blocks: tuple[str, ...], gap: float) -> bool:
+        return self._case(self._first(mesh, blocks), gap)
+
+    def _shares(self, mesh: Mesh, blocks: tuple[str, ...], gap: float) -> bool:
+        """Search a mesh of unlike devices over programs and shares; whether memory is what holds it back."""
+        joint = Case(mesh, blocks, self._first(mesh, blocks).shares, joint=True)
+        if not self._hopeless(joint):
+            left = min(max(0.5, self.end - time.monotonic()), CASE_SECONDS)
+            cutoff = self.found.seconds * (1 - self.settings.gap / 2)
+            solution = self.searcher(self._open(joint).cones.model, left, gap / 2, cutoff, self.stop)
+            self._prove(joint, solution.bound)
+        if self.bounds.get(joint, inf) >= self.found.seconds:
+            return self.bounds.get(joint, inf) == inf
+        tight = False
+
+        def attempt(shares: Shares) -> tuple[Judgement, Stage] | None:
+            nonlocal tight
+            case = Case(mesh, blocks, shares)
+            tight |= self._over() or self._case(case, gap)
+            return self.results.get(case)
+
+        for start in starts(self.graph, self.cluster, mesh):
+            self.watcher("search", 0, 1, str(Case(mesh, blocks, start)))
+            if not self._over():
+                alternate(start, attempt, self.cluster, self.settings.optimizer_bytes)
+        return tight
 
     def _hand_picked(self, case: Case) -> None:
         """Complete and judge the layouts that people would pick on a case's mesh."""
@@ -240,18 +222,18 @@ class _Search:
 
     def _known(self, case: Case, problem: Problem, known: Known) -> None:
         cones = build_cones(restrict(problem, known), problem.wishes)
-        cones.model.limit = self.tightened.get(case, self.limit)
+        cones.model.limit = self.tightened.get(case, self._limit(case))
         left = min(max(0.5, self.end - time.monotonic()), CASE_SECONDS)
         cutoff = self.found.seconds * (1 + TIE)
         solution = self.searcher(cones.model, left, FIRST_GAP, cutoff, self.stop)
         if solution.choice is not None and cones.model.seconds(solution.choice) < cutoff:
-            self._offer(case, problem, cones.expand(solution.choice), self.found.bounds.get(case, 0.0), known.title)
+            self._offer(case, problem, cones.expand(solution.choice), self.bounds.get(case, 0.0), known.title)
 
     def _refine(self) -> None:
         """Search to the end what could still be better, the least bound first, beside what people would pick."""
         order = sorted(self.judged, key=lambda case: self.judged[case])
         for case in dict.fromkeys((*order[:REFINED], *(c for c in self.opened if len(c.mesh.sizes) == 1))):
-            if self.found.bounds.get(case, 0.0) < self.found.seconds * (1 + TIE):
+            if not case.joint and self.bounds.get(case, 0.0) < self.found.seconds * (1 + TIE):
                 self._hand_picked(case)
         done: set[Case] = set()
         while len(done) < REFINED and not self._over():
@@ -263,8 +245,22 @@ class _Search:
                 break  # the certificate cannot get better
             case = waiting[0]
             self.watcher("refine", len(done), REFINED, str(case))
-            self._case(case, self.settings.gap)
+            if case.joint:
+                model = self._open(case).cones.model
+                left = min(max(0.5, self.end - time.monotonic()), CASE_SECONDS)
+                self._prove(case, self.searcher(model, left, self.settings.gap / 2, enough, self.stop).bound)
+            else:
+                self._case(case, self.settings.gap)
             done.add(case)
+
+    def _limit(self, case: Case) -> float:
+        """Bytes that the model of a case may hold: of its fullest device, or on average where shares are open."""
+        ranks = range(self.cluster.size)
+        if case.joint:
+            return sum(self.cluster.memory_limit(rank) for rank in ranks) / len(ranks)
+        if not case.shares:
+            return float(self.limit)
+        return float(self.cluster.memory_limit(fullest_rank(self.cluster, case.mesh, _parts(case))))
 
     def _meshes(self) -> tuple[Mesh, ...]:
         if self.settings.known is not None:
@@ -276,7 +272,8 @@ class _Search:
             f"meshes of up to {axes} axes; all repeated blocks recomputed where memory is short, none elsewhere; "
         )
         within = self.cluster.machines[0].count
-        return tuple(sorted(meshes(self.cluster.size, axes), key=lambda m: (len(m.sizes), m.sizes[-1] != within)))
+        found = sorted(meshes(self.cluster.size, axes), key=lambda m: (len(m.sizes), m.sizes[-1] != within))
+        return tuple(m for m in found if len(self.settings.shares) in (0, m.sizes[0]))
 
     def _over(self) -> bool:
         return self.stop.is_set() or time.monotonic() > self.end
@@ -292,14 +289,16 @@ class _Search:
                 graph,
                 case.mesh,
                 prices,
-                self.limit,
+                self._limit(case),
                 settings.optimizer_bytes,
                 settings.pins,
                 structure=structure,
+                shares=_parts(case),
+                weights=by(speeds(graph, self.cluster, case.mesh)) if case.joint else (),
             )
             model = restrict(problem, settings.known) if settings.known else problem.model
             self.opened[case] = _Open(problem, build_cones(model, problem.wishes))
-            if not self.found.space.endswith(problem.space):
+            if not self.found.space.endswith(problem.space) and not case.joint:
                 self.found.space += problem.space
             whole = {o.op for o, r in zip(graph.operations, problem.rules, strict=True) if not r.known}
             self.found.whole = tuple(sorted(whole))
@@ -317,15 +316,15 @@ class _Search:
         limit is lowered by what was too much.
         """
         if self._hopeless(case):
-            self.found.bounds[case] = inf
+            self._prove(case, inf)
             reason = f"needs at least {format_bytes(self.excess[case])} more per device"
             self.found.alternatives.append(Alternative(str(case), inf, inf, reason))
             return True
         problem, cones = self._open(case).problem, self._open(case).cones
-        model, tight = cones.model, False
-        model.limit = self.limit
-        if self.found.bounds.get(case, 0.0) >= self.found.seconds:
-            self._left_behind(case, Solution(None, self.found.bounds[case]), problem)
+        model, tight, limit = cones.model, False, self._limit(case)
+        model.limit = limit
+        if self.bounds.get(case, 0.0) >= self.found.seconds:
+            self._left_behind(case, Solution(None, self.bounds[case]), problem)
             return False
         self._start(case)
         for attempt in range(ATTEMPTS):
@@ -334,12 +333,12 @@ class _Search:
             close = gap if attempt == 0 else max(gap, LOWERED_GAP)
             solution = self.searcher(model, left, close / 2, cutoff, self.stop)
             if attempt == 0:
-                self.found.bounds[case] = max(solution.bound, self.found.bounds.get(case, 0.0))
+                self._prove(case, solution.bound)
             if solution.choice is None:
                 self._left_behind(case, solution, problem)
                 return solution.infeasible or tight
             held = held_of(model.totals(solution.choice))
-            tight = tight or held > 0.9 * self.limit
+            tight = tight or held > 0.9 * limit
             if model.seconds(solution.choice) >= self.found.seconds:
                 self._left_behind(case, solution, problem)
                 break
@@ -350,6 +349,7 @@ class _Search:
                 continue
             judged = self._offer(case, problem, cones.expand(solution.choice), solution.bound)
             if judged.fits:
+                self.results[case] = (judged, problem.stage(cones.expand(solution.choice)))
                 break
             tight = True
             model.limit = min(model.limit, held) - 1.1 * judged.excess
@@ -398,7 +398,7 @@ class _Search:
     def _demote(self, title: str) -> None:
         found = self.found
         if found.stage is not None and found.title != title:
-            bound = found.bounds[found.case] if found.case else 0.0
+            bound = self.bounds.get(found.case, 0.0) if found.case else 0.0
             found.alternatives.append(Alternative(found.title, found.seconds, bound, "slower", found.stage))
 
     def _left_behind(self, case: Case, solution: Solution, problem: Problem) -> None:
@@ -406,10 +406,11 @@ class _Search:
             return
         if solution.infeasible:
             least = least_memory(problem.model)
-            self.excess.setdefault(case, int(least - self.limit))
-            reason = f"needs at least {format_bytes(max(0.0, least - self.limit))} more per device"
-            if self.opened[case].cones.model.limit == self.limit:
-                self.found.bounds[case] = inf  # under a lowered limit it proves nothing
+            over = least - self._limit(case)
+            self.excess.setdefault(case, int(over))
+            reason = f"needs at least {format_bytes(max(0.0, over))} more per device"
+            if self.opened[case].cones.model.limit == self._limit(case):
+                self._prove(case, inf)  # under a lowered limit it proves nothing
         elif solution.bound > 0 and solution.bound >= self.found.seconds * (1 - self.settings.gap):
             reason = "cannot be better: its bound is above the best"
         elif solution.choice is not None:
@@ -435,8 +436,7 @@ class _Search:
         )
 
 
-def runner_ups(alternatives: Sequence[Alternative], count: int = 12) -> tuple[Alternative, ...]:
-    """Alternatives worth telling: fastest first, then those that do not fit."""
-    ordered = sorted(alternatives, key=lambda a: (a.seconds, a.lower_bound))
-    alike = {(a.title, round(a.seconds, 9), a.reason): a for a in reversed(ordered)}
-    return tuple(sorted(alike.values(), key=lambda a: (a.seconds, a.lower_bound))[:count])
+def _parts(case: Case) -> tuple[tuple[Shares, ...], ...]:
+    """A case's shares as the builder takes them: one part, shares on the first axis."""
+    rest: tuple[Shares, ...] = ((),) * (len(case.mesh.sizes) - 1)
+    return ((case.shares, *rest),) if case.shares else ()

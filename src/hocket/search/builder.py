@@ -18,10 +18,10 @@ from hocket.graph.types import Graph, TensorType
 from hocket.search.cones import Wish, is_light
 from hocket.search.model import BACKWARD, MEMORY, MOMENTS, ROWS, TIMES, TRAFFIC, WORK, Costs, Model
 from hocket.search.pins import Pins
-from hocket.search.pricing import busiest_rank, fullest_rank, strategy_seconds
+from hocket.search.pricing import AnyShares, OneRank, busiest_rank, fullest_rank
 from hocket.search.problem import Kind, Node, Problem
 from hocket.search.structure import Structure, find_structure
-from hocket.sharding.layout import Layout, Partial, share_at
+from hocket.sharding.layout import Layout, Partial
 from hocket.sharding.mesh import Mesh
 from hocket.sharding.reshard import Ways, find_ways
 from hocket.sharding.rule import Factor
@@ -39,15 +39,23 @@ def build_problem(
     folded: bool = True,
     structure: Structure | None = None,
     shares: tuple[tuple[Shares, ...], ...] = (),
+    weights: tuple[float, ...] = (),
 ) -> Problem:
     """The search problem of a graph on a mesh; `limit` is in bytes per device. Raises PinError.
 
     `structure` is the graph's, where it is known already. `shares[part][axis]` are the fractions of the
-    positions of an axis in every part of the structure (none: as even as can be).
+    positions of an axis in every part of the structure (none: as even as can be). With `weights` of the first
+    axis's positions, prices are bounds that hold whatever its shares are (see pricing.AnyShares).
     """
     structure = structure or find_structure(graph, folded, pins)
     problem = Problem(structure, mesh, prices, Model(limit=limit), shares)
-    Builder(problem, optimizer_bytes, pins or Pins()).run()
+    pricing: OneRank | AnyShares
+    if weights:
+        pricing = AnyShares(mesh, prices, weights)
+    else:
+        fullest = mesh.coordinates(fullest_rank(prices.cluster, mesh, shares))
+        pricing = OneRank(mesh, prices, busiest_rank(prices.cluster, mesh, shares), fullest)
+    Builder(problem, optimizer_bytes, pins or Pins(), pricing).run()
     return problem
 
 
@@ -66,8 +74,8 @@ class _Port:
 class Builder:
     """Builds a problem's nodes and edges, one group of like values at a time."""
 
-    def __init__(self, problem: Problem, optimizer_bytes: float, pins: Pins) -> None:
-        self.p, self.optimizer_bytes, self.pins = problem, optimizer_bytes, pins
+    def __init__(self, problem: Problem, optimizer_bytes: float, pins: Pins, pricing: OneRank | AnyShares) -> None:
+        self.p, self.optimizer_bytes, self.pins, self.pricing = problem, optimizer_bytes, pins, pricing
         self.graph, self.flow, self.fold, self.mesh = problem.graph, problem.flow, problem.fold, problem.mesh
         self.shared: dict[tuple[object, Kind], int] = {}
         self.stored: dict[int, int] = {}
@@ -79,9 +87,6 @@ class Builder:
         self.directs: dict[int, int] = {}
         self.memory: dict[int, Costs] = {}
         self.cuts = Cuts(problem.structure.units, problem.shares, problem.structure.parts)
-        cluster = problem.prices.cluster
-        self.busiest = busiest_rank(cluster, self.mesh, problem.shares)
-        self.fullest = self.mesh.coordinates(fullest_rank(cluster, self.mesh, problem.shares))
 
     def run(self) -> None:
         """Fill the problem."""
@@ -183,8 +188,7 @@ class Builder:
         options = self.pins.operations(operation, options)
         costs = np.zeros((ROWS, len(options)))
         costs[WORK + (BACKWARD if index >= self.graph.forward else 0)] = [
-            strategy_seconds(self.graph, operation, rule, o, self.mesh, self.p.prices, self.busiest)
-            for o in options
+            self.pricing.seconds(self.graph, operation, rule, o) for o in options
         ]
         self.p.operation_nodes[number] = self._node(Node("operation", operation.outputs, options), costs)
 
@@ -215,10 +219,7 @@ class Builder:
             self.stored[number] = self._node(Node("stored", tuple(names), options), costs)
 
     def _elements(self, layout: Layout, tensor: TensorType) -> float:
-        share = 1.0
-        for size, placement, position in zip(self.mesh.sizes, layout.placements, self.fullest, strict=True):
-            share *= share_at(placement, size, position)
-        return tensor.elements * share
+        return tensor.elements * self.pricing.held(layout)
 
     def _sizes(self, value: str, axis: int, dim: int) -> list[tuple[int, ...]]:
         """Relative sizes that a dim of an input may have along an axis: those of every part that may read it."""
@@ -421,5 +422,5 @@ class Builder:
         key = (tensor, apart)
         if key not in self.p.ways:
             price = self.p.prices.bundled if apart else self.p.prices.collective
-            self.p.ways[key] = find_ways(tensor, self.mesh, tuple(self.wanted[tensor]), price)
+            self.p.ways[key] = find_ways(tensor, self.mesh, tuple(self.wanted[tensor]), price, self.pricing.fair)
         return self.p.ways[key]

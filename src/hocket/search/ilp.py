@@ -105,6 +105,14 @@ def relax(
     return Solution(choice, max(0.0, bound)), shares
 
 
+def quiet_solver() -> highspy.Highs:
+    """A solver that prints nothing, on one thread: HiGHS refuses to change the number within a process."""
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("threads", 1)
+    return solver
+
+
 def _solver(
     model: Model,
     seconds: float,
@@ -112,9 +120,7 @@ def _solver(
     stop: threading.Event | None,
     integer: bool,
 ) -> tuple[highspy.Highs, list[int]]:
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
+    solver = quiet_solver()
     if isfinite(seconds):
         solver.setOptionValue("time_limit", max(0.01, seconds))
     lp, starts = _program(model, cutoff)

@@ -24,18 +24,24 @@ from hocket.sharding.rule import Rule
 from hocket.sharding.strategy import Strategy, Token
 
 KEYS = ("dp", "tp", "zero")
+SHARES = ("even", "speed")
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Degrees picked by hand: data parallel, tensor parallel, ZeRO stage."""
+    """Degrees picked by hand: data parallel, tensor parallel, ZeRO stage.
+
+    `shares` of the first axis are even, or follow the devices' speed (HAP's baselines DP-EV and DP-CP).
+    """
 
     dp: int = 1
     tp: int = 1
     zero: int = 0
+    shares: str = "even"
 
     def __str__(self) -> str:
-        return f"dp={self.dp},tp={self.tp},zero={self.zero}"
+        given = "" if self.shares == "even" else f",shares={self.shares}"
+        return f"dp={self.dp},tp={self.tp},zero={self.zero}{given}"
 
     @property
     def title(self) -> str:
@@ -55,10 +61,15 @@ class Known:
     def parse(text: str, devices: int) -> Known:
         """Read `tp=2,dp=2,zero=3`; a missing dp takes the devices that are left. Raises PlanError."""
         values: dict[str, int] = {}
+        shares = "even"
         for item in text.split(","):
             key, equals, number = item.strip().partition("=")
+            if key == "shares" and number in SHARES:
+                shares = number
+                continue
             if key not in KEYS or not equals or not number.isdigit():
-                raise PlanError(f"like {text!r}", f"is key=number with keys {', '.join(KEYS)}", item)
+                rule = f"is key=number with keys {', '.join(KEYS)}, and shares=even or shares=speed"
+                raise PlanError(f"like {text!r}", rule, item)
             values[key] = int(number)
         tp, zero = values.get("tp", 1), values.get("zero", 0)
         dp = values.get("dp", devices // max(1, tp))
@@ -69,7 +80,7 @@ class Known:
                 f"dp={dp} times tp={tp}, zero={zero}",
                 "give degrees that fit",
             )
-        return Known(dp, tp, zero)
+        return Known(dp, tp, zero, shares)
 
 
 def batch_dims(graph: Graph, rules: tuple[Rule, ...]) -> dict[str, int]:

@@ -9,7 +9,7 @@ all-reduce (reduce-scatter, all-reduce, all-gather) is one of them and needs no 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
 
@@ -82,11 +82,18 @@ def _nests(layout: Layout) -> bool:
     return True
 
 
-def moved_bytes(kind: str, tensor: TensorType, source: Layout, target: Layout, mesh: Mesh) -> int:
+def moved_bytes(
+    kind: str, tensor: TensorType, source: Layout, target: Layout, mesh: Mesh, fair: bool = False
+) -> int:
     """Bytes that a step's collective is priced by: the larger of what the fullest rank holds before and after.
 
-    A padded all-gather or reduce-scatter moves as much as if every shard were the largest.
+    A padded all-gather or reduce-scatter moves as much as if every shard were the largest. `fair`: as if all
+    shares were equal, which is the least that shares can make of it.
     """
+    if fair:
+        source, target = _even(source), _even(target)
+        if source == target:
+            return 0
     if kind in ("slice", "addend"):
         return 0
     held = max(_held(source, mesh, tensor.elements), _held(target, mesh, tensor.elements))
@@ -98,6 +105,10 @@ def moved_bytes(kind: str, tensor: TensorType, source: Layout, target: Layout, m
     if kind == "resize":
         held *= _changed(source.placements[axis], target.placements[axis], parts)
     return round(held) * DTYPE_BYTES[tensor.dtype]
+
+
+def _even(layout: Layout) -> Layout:
+    return Layout(tuple(replace(p, sizes=()) if isinstance(p, Split) else p for p in layout.placements))
 
 
 def _held(layout: Layout, mesh: Mesh, elements: int) -> float:
@@ -175,8 +186,8 @@ def all_layouts(tensor: TensorType, mesh: Mesh, wanted: Sequence[Layout]) -> tup
     return tuple(found)
 
 
-def find_ways(tensor: TensorType, mesh: Mesh, wanted: Sequence[Layout], price: Price) -> Ways:
-    """Cheapest ways between layouts of a tensor, by shortest paths over single steps."""
+def find_ways(tensor: TensorType, mesh: Mesh, wanted: Sequence[Layout], price: Price, fair: bool = False) -> Ways:
+    """Cheapest ways between layouts of a tensor, by shortest paths over single steps (`fair`: see moved_bytes)."""
     layouts = all_layouts(tensor, mesh, wanted)
     index = {layout: i for i, layout in enumerate(layouts)}
     count = len(layouts)
@@ -192,12 +203,16 @@ def find_ways(tensor: TensorType, mesh: Mesh, wanted: Sequence[Layout], price: P
                 kind = step_kind(source.placements[axis], placement)
                 if j is None or kind is None or not _reachable(source, axis, placement):
                     continue
-                key = (kind, axis, moved_bytes(kind, tensor, source, layouts[j], mesh))
+                key = (kind, axis, moved_bytes(kind, tensor, source, layouts[j], mesh, fair))
                 if key not in memo:
                     memo[key] = FREE_STEP if kind in ("slice", "addend") else price(*key)
                 seconds[i, j] = memo[key]
                 if kind in ("all_gather", "reduce_scatter") and _is_uneven(source, layouts[j], axis):
-                    other = (GROUPED + kind, axis, moved_bytes(GROUPED + kind, tensor, source, layouts[j], mesh))
+                    other = (
+                        GROUPED + kind,
+                        axis,
+                        moved_bytes(GROUPED + kind, tensor, source, layouts[j], mesh, fair),
+                    )
                     apart = memo.setdefault(other, price(*other))
                     if apart < seconds[i, j]:
                         seconds[i, j] = apart
