@@ -23,8 +23,8 @@ LEAST_SHARE = 0.2
 
 def fit_calibration(results: Sequence[Mapping[str, Any]], ranks: int, cores: int, machine: str) -> Calibration:
     """The calibration of what each rank measured (see `measure.worker.run`)."""
-    kernels = _averaged([r["kernels"] for r in results], ("topic", "name", "flops", "bytes", "elements"))
-    collectives = _averaged([r["collectives"] for r in results], ("kind", "ranks", "bytes"))
+    kernels = averaged([r["kernels"] for r in results], ("topic", "name", "flops", "bytes", "elements"))
+    collectives = averaged([r["collectives"] for r in results], ("kind", "ranks", "bytes"))
     first = results[0]
     return Calibration(
         ranks=ranks,
@@ -36,7 +36,7 @@ def fit_calibration(results: Sequence[Mapping[str, Any]], ranks: int, cores: int
     )
 
 
-def _averaged(tables: Iterable[Iterable[Row]], keys: tuple[str, ...]) -> list[dict[str, Any]]:
+def averaged(tables: Iterable[Iterable[Row]], keys: tuple[str, ...]) -> list[dict[str, Any]]:
     """One row per key, its seconds the median over the ranks."""
     seconds: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for table in tables:

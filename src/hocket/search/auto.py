@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
 from hocket.cluster.types import Cluster
 from hocket.cost.compute import least_seconds
 from hocket.cost.prices import MeshPrices
-from hocket.errors import MemoryLimitError, PinError
 from hocket.graph.recompute import find_blocks, recompute
 from hocket.graph.types import Graph
 from hocket.plan.types import Alternative, Stage
 from hocket.search.alternate import alternate
-from hocket.search.anytime import least_memory
 from hocket.search.builder import build_problem
 from hocket.search.case import Case, Found, Settings, meshes
 from hocket.search.cones import Cones, build_cones
 from hocket.search.ilp import Solution
-from hocket.search.judge import Judgement, judge
+from hocket.search.judge import Judgement
 from hocket.search.known import Known, restrict
+from hocket.search.ledger import TIE, Ledger
 from hocket.search.model import held_of
 from hocket.search.moments import floor_bytes
 from hocket.search.pins import Pins
@@ -50,8 +49,6 @@ CASE_SECONDS = 20.0
 """Longest time for one search of one case."""
 ATTEMPTS = 7
 """Most solutions of one case that are judged until one fits: the model leaves out what is held for a moment."""
-TIE = 0.005
-"""A layout that people know is preferred to another that is better by less than this share."""
 REFINED = 3
 """Most cases that are searched to the end, after a first look at all."""
 
@@ -87,15 +84,10 @@ class _Search:
         self.graph, self.cluster, self.settings = graph, cluster, settings
         self.watcher, self.stop = watcher, stop
         self.end = time.monotonic() + settings.budget
-        self.found = Found()
         self.limit = min(cluster.memory_limit(rank) for rank in range(cluster.size))
         self.blocks = find_blocks(graph)
-        self.excess: dict[Case, int] = {}
-        self.judged: dict[Case, float] = {}
-        self.bounds: dict[Case, float] = {}
-        self.results: dict[Case, tuple[Judgement, Stage]] = {}
-        self.tightened: dict[Case, float] = {}
         self.opened: dict[Case, _Open] = {}
+        self.ledger = Ledger(graph, cluster, settings)
         self.first: tuple[Case, tuple[int, ...]] | None = None
         self.structures: dict[tuple[str, ...], Structure] = {}
         self.searcher: Searcher = SEARCHERS["ilp" if settings.searcher == "auto" else settings.searcher]
@@ -107,9 +99,9 @@ class _Search:
             self.watcher("search", number, len(cases), f"a first look at mesh {mesh}")
             self._mesh(mesh)
             if self._over() and number + 1 < len(cases):
-                self.found.complete = False
+                self.ledger.found.complete = False
                 floor = least_seconds(self.graph, self.cluster)
-                self.found.bounds.update({Case(rest, ()): floor for rest in cases[number + 1 :]})
+                self.ledger.found.bounds.update({Case(rest, ()): floor for rest in cases[number + 1 :]})
                 break
         if len(cases) > 1:
             self._refine()
@@ -117,14 +109,14 @@ class _Search:
             for case in tuple(self.opened):
                 self._hand_picked(case)
         self.watcher("search", len(cases), len(cases), "done")
-        if self.found.stage is None and self.first is not None:
+        if self.ledger.found.stage is None and self.first is not None:
             case, choice = self.first
-            self._prove(case, 0.0)
-            self._offer(case, self._open(case).problem, choice, 0.0)
-        self.found.elapsed = time.monotonic() - start
-        if self.found.stage is None:
-            self._nothing_fits()
-        return self.found
+            self.ledger.prove(case, 0.0)
+            self.ledger.offer(case, self._open(case).problem, choice, 0.0)
+        self.ledger.found.elapsed = time.monotonic() - start
+        if self.ledger.found.stage is None:
+            self.ledger.nothing_fits(self._over())
+        return self.ledger.found
 
     def _in_order(self, cases: tuple[Mesh, ...]) -> tuple[Mesh, ...]:
         """The meshes with the most promising first, by a glance at each: good plans end the search of others."""
@@ -140,7 +132,7 @@ class _Search:
                 model = self._open(case).cones.model
                 left = min(max(0.1, self.end - time.monotonic()), CASE_SECONDS)
                 solution = self.searcher(model, left, GLANCE_GAP, inf, self.stop)
-                self._prove(case, solution.bound)
+                self.ledger.prove(case, solution.bound)
                 seen[mesh] = model.seconds(solution.choice) if solution.choice else inf
         return tuple(sorted(cases, key=lambda mesh: seen.get(mesh, inf)))
 
@@ -153,20 +145,15 @@ class _Search:
             return Case(mesh, blocks, by(speeds(self.graph, self.cluster, mesh)))
         return Case(mesh, blocks)
 
-    def _prove(self, case: Case, bound: float) -> None:
-        """Note a bound; that of chosen shares says nothing about others, so it is no part of the certificate."""
-        self.bounds[case] = max(bound, self.bounds.get(case, 0.0))
-        fixed = self.settings.shares or self.settings.known
-        if case.joint or not case.shares or fixed:
-            self.found.bounds[case] = self.bounds[case]
-
     def _hopeless(self, case: Case) -> bool:
         """Whether a case cannot fit even if everything were divided by all devices."""
         structure = self._structure(case.blocks)
         floor = floor_bytes(structure.graph, structure.moments, self.cluster.size, self.settings.optimizer_bytes)
-        if floor > self.limit:
-            self.excess.setdefault(case, int(floor - self.limit))
-        return floor > self.limit
+        ranks = range(self.cluster.size)
+        limit = sum(self.cluster.memory_limit(rank) for rank in ranks) / len(ranks)
+        if floor > limit:
+            self.ledger.excess.setdefault(case, int(floor - limit))
+        return floor > limit
 
     def _mesh(self, mesh: Mesh) -> None:
         """Search a mesh, with recomputation where memory holds it back."""
@@ -176,8 +163,8 @@ class _Search:
         tight = look(mesh, (), gap)
         if tight and self.blocks:
             if self._over():
-                self.found.complete = False
-                self.found.bounds[Case(mesh, self.blocks)] = least_seconds(self.graph, self.cluster)
+                self.ledger.found.complete = False
+                self.ledger.found.bounds[Case(mesh, self.blocks)] = least_seconds(self.graph, self.cluster)
             else:
                 look(mesh, self.blocks, gap)
 
@@ -189,18 +176,18 @@ class _Search:
         joint = Case(mesh, blocks, self._first(mesh, blocks).shares, joint=True)
         if not self._hopeless(joint):
             left = min(max(0.5, self.end - time.monotonic()), CASE_SECONDS)
-            cutoff = self.found.seconds * (1 - self.settings.gap / 2)
+            cutoff = self.ledger.found.seconds * (1 - self.settings.gap / 2)
             solution = self.searcher(self._open(joint).cones.model, left, gap / 2, cutoff, self.stop)
-            self._prove(joint, solution.bound)
-        if self.bounds.get(joint, inf) >= self.found.seconds:
-            return self.bounds.get(joint, inf) == inf
+            self.ledger.prove(joint, solution.bound)
+        if self.ledger.bounds.get(joint, inf) >= self.ledger.found.seconds:
+            return self.ledger.bounds.get(joint, inf) == inf
         tight = False
 
         def attempt(shares: Shares) -> tuple[Judgement, Stage] | None:
             nonlocal tight
             case = Case(mesh, blocks, shares)
             tight |= self._over() or self._case(case, gap)
-            return self.results.get(case)
+            return self.ledger.results.get(case)
 
         for start in starts(self.graph, self.cluster, mesh):
             self.watcher("search", 0, 1, str(Case(mesh, blocks, start)))
@@ -222,33 +209,35 @@ class _Search:
 
     def _known(self, case: Case, problem: Problem, known: Known) -> None:
         cones = build_cones(restrict(problem, known), problem.wishes)
-        cones.model.limit = self.tightened.get(case, self._limit(case))
+        cones.model.limit = self.ledger.tightened.get(case, self._limit(case))
         left = min(max(0.5, self.end - time.monotonic()), CASE_SECONDS)
-        cutoff = self.found.seconds * (1 + TIE)
+        cutoff = self.ledger.found.seconds * (1 + TIE)
         solution = self.searcher(cones.model, left, FIRST_GAP, cutoff, self.stop)
         if solution.choice is not None and cones.model.seconds(solution.choice) < cutoff:
-            self._offer(case, problem, cones.expand(solution.choice), self.bounds.get(case, 0.0), known.title)
+            self.ledger.offer(
+                case, problem, cones.expand(solution.choice), self.ledger.bounds.get(case, 0.0), known.title
+            )
 
     def _refine(self) -> None:
         """Search to the end what could still be better, the least bound first, beside what people would pick."""
-        order = sorted(self.judged, key=lambda case: self.judged[case])
+        order = sorted(self.ledger.judged, key=lambda case: self.ledger.judged[case])
         for case in dict.fromkeys((*order[:REFINED], *(c for c in self.opened if len(c.mesh.sizes) == 1))):
-            if not case.joint and self.bounds.get(case, 0.0) < self.found.seconds * (1 + TIE):
+            if not case.joint and self.ledger.bounds.get(case, 0.0) < self.ledger.found.seconds * (1 + TIE):
                 self._hand_picked(case)
         done: set[Case] = set()
         while len(done) < REFINED and not self._over():
-            enough = self.found.seconds * (1 - self.settings.gap)
-            waiting = [c for c, bound in self.found.bounds.items() if c in self.opened and bound < enough]
-            waiting = sorted(set(waiting) - done, key=lambda c: self.found.bounds[c])
-            proven = min((self.found.bounds[c] for c in done), default=inf)
-            if not waiting or self.found.bounds[waiting[0]] > proven:
+            enough = self.ledger.found.seconds * (1 - self.settings.gap)
+            waiting = [c for c, bound in self.ledger.found.bounds.items() if c in self.opened and bound < enough]
+            waiting = sorted(set(waiting) - done, key=lambda c: self.ledger.found.bounds[c])
+            proven = min((self.ledger.found.bounds[c] for c in done), default=inf)
+            if not waiting or self.ledger.found.bounds[waiting[0]] > proven:
                 break  # the certificate cannot get better
             case = waiting[0]
             self.watcher("refine", len(done), REFINED, str(case))
             if case.joint:
                 model = self._open(case).cones.model
                 left = min(max(0.5, self.end - time.monotonic()), CASE_SECONDS)
-                self._prove(case, self.searcher(model, left, self.settings.gap / 2, enough, self.stop).bound)
+                self.ledger.prove(case, self.searcher(model, left, self.settings.gap / 2, enough, self.stop).bound)
             else:
                 self._case(case, self.settings.gap)
             done.add(case)
@@ -268,7 +257,7 @@ class _Search:
         if self.settings.pins.mesh is not None:
             return (self.settings.pins.mesh,)
         axes = self.settings.axes or (3 if self.cluster.size <= SMALL else 2)
-        self.found.space = (
+        self.ledger.found.space = (
             f"meshes of up to {axes} axes; all repeated blocks recomputed where memory is short, none elsewhere; "
         )
         within = self.cluster.machines[0].count
@@ -298,10 +287,10 @@ class _Search:
             )
             model = restrict(problem, settings.known) if settings.known else problem.model
             self.opened[case] = _Open(problem, build_cones(model, problem.wishes))
-            if not self.found.space.endswith(problem.space) and not case.joint:
-                self.found.space += problem.space
+            if not self.ledger.found.space.endswith(problem.space) and not case.joint:
+                self.ledger.found.space += problem.space
             whole = {o.op for o, r in zip(graph.operations, problem.rules, strict=True) if not r.known}
-            self.found.whole = tuple(sorted(whole))
+            self.ledger.found.whole = tuple(sorted(whole))
         return self.opened[case]
 
     def _structure(self, blocks: tuple[str, ...]) -> Structure:
@@ -316,44 +305,44 @@ class _Search:
         limit is lowered by what was too much.
         """
         if self._hopeless(case):
-            self._prove(case, inf)
-            reason = f"needs at least {format_bytes(self.excess[case])} more per device"
-            self.found.alternatives.append(Alternative(str(case), inf, inf, reason))
+            self.ledger.prove(case, inf)
+            reason = f"needs at least {format_bytes(self.ledger.excess[case])} more per device"
+            self.ledger.found.alternatives.append(Alternative(str(case), inf, inf, reason))
             return True
         problem, cones = self._open(case).problem, self._open(case).cones
         model, tight, limit = cones.model, False, self._limit(case)
         model.limit = limit
-        if self.bounds.get(case, 0.0) >= self.found.seconds:
-            self._left_behind(case, Solution(None, self.bounds[case]), problem)
+        if self.ledger.bounds.get(case, 0.0) >= self.ledger.found.seconds:
+            self.ledger.left_behind(case, Solution(None, self.ledger.bounds[case]), problem, limit, False)
             return False
         self._start(case)
         for attempt in range(ATTEMPTS):
             left = min(max(0.5, self.end - time.monotonic()), CASE_SECONDS)
-            cutoff = self.found.seconds * (1 - self.settings.gap / 2)
+            cutoff = self.ledger.found.seconds * (1 - self.settings.gap / 2)
             close = gap if attempt == 0 else max(gap, LOWERED_GAP)
             solution = self.searcher(model, left, close / 2, cutoff, self.stop)
             if attempt == 0:
-                self._prove(case, solution.bound)
+                self.ledger.prove(case, solution.bound)
             if solution.choice is None:
-                self._left_behind(case, solution, problem)
+                self.ledger.left_behind(case, solution, problem, limit, model.limit < limit)
                 return solution.infeasible or tight
             held = held_of(model.totals(solution.choice))
             tight = tight or held > 0.9 * limit
-            if model.seconds(solution.choice) >= self.found.seconds:
-                self._left_behind(case, solution, problem)
+            if model.seconds(solution.choice) >= self.ledger.found.seconds:
+                self.ledger.left_behind(case, solution, problem, limit, model.limit < limit)
                 break
-            if attempt == 0 and case in self.tightened:
-                if case in self.judged:  # what the lowered limit gives is known
+            if attempt == 0 and case in self.ledger.tightened:
+                if case in self.ledger.judged:  # what the lowered limit gives is known
                     break
-                model.limit = self.tightened[case]
+                model.limit = self.ledger.tightened[case]
                 continue
-            judged = self._offer(case, problem, cones.expand(solution.choice), solution.bound)
+            judged = self.ledger.offer(case, problem, cones.expand(solution.choice), solution.bound)
             if judged.fits:
-                self.results[case] = (judged, problem.stage(cones.expand(solution.choice)))
+                self.ledger.results[case] = (judged, problem.stage(cones.expand(solution.choice)))
                 break
             tight = True
             model.limit = min(model.limit, held) - 1.1 * judged.excess
-            self.tightened[case] = model.limit
+            self.ledger.tightened[case] = model.limit
         return tight
 
     def _start(self, case: Case) -> None:
@@ -363,77 +352,6 @@ class _Search:
             solution = greedy(cones.model, 0.0, 0.0, inf, self.stop)
             if solution.choice is not None:
                 self.first = (case, cones.expand(solution.choice))
-
-    def _offer(
-        self, case: Case, problem: Problem, choice: Sequence[int], bound: float, title: str = ""
-    ) -> Judgement:
-        """Judge an assignment and keep it if it is the best that fits."""
-        again = f", {len(case.blocks)} blocks recomputed" if case.blocks else ""
-        known = bool(title)
-        title = title + again if title else str(case)
-        graph, stage = problem.graph, problem.stage(choice)
-        judged = judge(graph, stage, self.cluster, self.settings.optimizer_bytes, problem.prices)
-        if not judged.fits:
-            self.excess[case] = min(judged.excess, self.excess.get(case, judged.excess))
-            reason = f"needs {format_bytes(judged.excess)} more per device"
-            self.found.alternatives.append(Alternative(title, inf, bound, reason, stage))
-            return judged
-        self.judged[case] = min(judged.seconds, self.judged.get(case, inf))
-        if judged.seconds < self.found.seconds * self._handicap(known):
-            self._demote(title)
-            self.found.known = known
-            self.found.graph, self.found.stage, self.found.case = graph, stage, case
-            self.found.title = title
-            self.found.judgement = judged
-        else:
-            self.found.alternatives.append(Alternative(title, judged.seconds, bound, "slower", stage))
-        return judged
-
-    def _handicap(self, known: bool) -> float:
-        """What a plan's time may be of the best one's to take its place: known layouts win ties."""
-        if known == self.found.known:
-            return 1.0
-        return 1.0 + TIE if known else 1.0 - TIE
-
-    def _demote(self, title: str) -> None:
-        found = self.found
-        if found.stage is not None and found.title != title:
-            bound = self.bounds.get(found.case, 0.0) if found.case else 0.0
-            found.alternatives.append(Alternative(found.title, found.seconds, bound, "slower", found.stage))
-
-    def _left_behind(self, case: Case, solution: Solution, problem: Problem) -> None:
-        if case == self.found.case and solution.choice is None and not solution.infeasible:
-            return
-        if solution.infeasible:
-            least = least_memory(problem.model)
-            over = least - self._limit(case)
-            self.excess.setdefault(case, int(over))
-            reason = f"needs at least {format_bytes(max(0.0, over))} more per device"
-            if self.opened[case].cones.model.limit == self._limit(case):
-                self._prove(case, inf)  # under a lowered limit it proves nothing
-        elif solution.bound > 0 and solution.bound >= self.found.seconds * (1 - self.settings.gap):
-            reason = "cannot be better: its bound is above the best"
-        elif solution.choice is not None:
-            reason = "its best plan takes longer even before the ends of its passes are counted"
-        else:
-            reason = "no plan found in the time given"
-        self.found.alternatives.append(Alternative(str(case), inf, solution.bound, reason))
-
-    def _nothing_fits(self) -> None:
-        if not self.excess:
-            raise PinError(
-                "search",
-                "has at least one plan that keeps all pins",
-                "none was found" + (" in the budget" if self._over() else ""),
-                "drop a pin, or give more time",
-            )
-        case, excess = min(self.excess.items(), key=lambda item: item[1])
-        raise MemoryLimitError(
-            f"{self.graph.name} on {self.cluster.size} devices",
-            f"fits in {format_bytes(self.limit)} per device",
-            f"the nearest plan ({case}) needs {format_bytes(max(0, excess))} more",
-            "use more devices or larger ones, a smaller batch, more microbatches, or an optimizer with less state",
-        )
 
 
 def _parts(case: Case) -> tuple[tuple[Shares, ...], ...]:
