@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from hocket.capture import capture, model_fingerprint
 from hocket.cluster.types import Cluster
 from hocket.cost.prices import MeshPrices
-from hocket.errors import PlanError
+from hocket.errors import HocketError, PlanError
 from hocket.graph.fingerprint import fingerprint
 from hocket.graph.types import Graph
 from hocket.pipeline.schedule import Schedule
@@ -163,9 +164,31 @@ def _check_model(model: nn.Module, plan: Plan) -> None:
         )
 
 
+def _planned(model: nn.Module, cluster: Cluster | Mapping[str, Any], sample: Sample | None) -> Plan:
+    """The plan that rank 0 makes for a model and a cluster, the same on every rank."""
+    if sample is None:
+        repair = "give it as the third argument, or give a plan in place of the cluster"
+        raise PlanError("parallelize", "needs a sample batch to plan for a cluster", "no sample", repair)
+    world = dist.is_initialized() and dist.get_world_size() > 1
+    box: list[Plan | HocketError | None] = [None]
+    if not world or dist.get_rank() == 0:
+        try:
+            machines = cluster if isinstance(cluster, Cluster) else Cluster.from_dict(cluster)
+            box[0] = plan(capture(model, sample), machines)
+        except HocketError as error:
+            box[0] = error
+    if world:
+        dist.broadcast_object_list(box, 0)
+    made = box[0]
+    if not isinstance(made, Plan):
+        raise made if made is not None else PlanError("parallelize", "gets a plan from rank 0", "nothing")
+    return made
+
+
 def parallelize(
     model: nn.Module,
-    plan: Plan,
+    plan: Plan | Cluster | Mapping[str, Any],
+    sample: Sample | None = None,
     *,
     device: torch.device | None = None,
     seed: int = 0,
@@ -175,16 +198,18 @@ def parallelize(
 ) -> nn.Module:
     """This rank's part of the model: parameters are its shards, the forward gives the whole step's loss.
 
-    torch.distributed must be initialised with the plan's world size. The model given is used up: its
-    parameters move into the shards. Raises PlanError, RuntimeFault.
+    In place of a plan a cluster, or its values as a dict, may be given, and a sample batch: rank 0 then makes the
+    plan. torch.distributed must be initialised with the plan's world size. The model given is used up: its
+    parameters move into the shards. Raises PlanError, RuntimeFault, and what planning raises.
     """
     from hocket.runtime.module import parallelize as place
 
-    _check_model(model, plan)
+    made = plan if isinstance(plan, Plan) else _planned(model, plan, sample)
+    _check_model(model, made)
     return place(
         model,
-        plan,
-        lambda rank: programs(plan, [rank])[0],
+        made,
+        lambda rank: programs(made, [rank])[0],
         device=device,
         seed=seed,
         compile=compile,

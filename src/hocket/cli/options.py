@@ -150,3 +150,15 @@ def read_share(text: str, what: str) -> float:
     if not 0 <= value < 1:
         raise UnitError(what, "is at least 0 and below 100 %", repr(text))
     return value
+
+
+def read_shares(text: str) -> tuple[float, ...]:
+    """Shares of `0.5,0.3,0.2` or `50%,30%,20%`; none of an empty text. Raises UnitError."""
+    found = []
+    for item in text.split(",") if text.strip() else ():
+        bare = item.strip()
+        try:
+            found.append(float(bare.removesuffix("%")) / (100 if bare.endswith("%") else 1))
+        except ValueError:
+            raise UnitError("shares", "are fractions joined by commas, as 0.5,0.3,0.2", repr(item)) from None
+    return tuple(found)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hocket.cli.options import ModelOptions, read_cluster, read_model, read_seconds, read_share
+from hocket.cli.options import ModelOptions, read_cluster, read_model, read_seconds, read_share, read_shares
 from hocket.cli.progress import screen, watched
 from hocket.plan.types import Alternative, Plan
 
@@ -54,6 +54,9 @@ def plan(
         list[str] | None,
         typer.Option(help="Keep a layout (h.*.c_fc.weight=split(0)) or the mesh (mesh=4x2)."),
     ] = None,
+    shares: Annotated[
+        str, typer.Option(help="What each device gets of the work, as 0.5,0.3,0.2 (or each machine).")
+    ] = "",
     gap: Annotated[str, typer.Option(help="Stop when proven to be this near to the best.")] = "2%",
     optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam or adam-mixed (its memory).")] = "adam",
     seed: Annotated[int, typer.Option(help="Seed of searchers that draw.")] = 0,
@@ -62,6 +65,7 @@ def plan(
     """Find the best plan for a model on a cluster, with a proof of how good it is."""
     seconds = read_seconds(budget, "budget") if budget else inf
     share = read_share(gap, "gap")
+    fractions = read_shares(shares)
     machines = read_cluster(cluster, network, calibration)
     check_like(like or [], machines)
     graph = captured(model, ModelOptions(batch, sequence, layers, dtype, settings or []))
@@ -74,6 +78,7 @@ def plan(
             lambda watcher, stop: api.plan(
                 graph, machines, search=search, pins=pin or [], budget=seconds, microbatches=microbatches,
                 optimizer=optimizer, like=like, gap=share, watcher=watcher, stop=stop, seed=seed,
+                shares=() if like else fractions,
             ),
         )  # fmt: skip
 

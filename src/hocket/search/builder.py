@@ -15,12 +15,12 @@ import numpy as np
 from hocket.cost.prices import MeshPrices
 from hocket.graph.recompute import random_pairs
 from hocket.graph.types import Graph, TensorType
-from hocket.search.cones import Wish, is_light
 from hocket.search.model import BACKWARD, MEMORY, MOMENTS, ROWS, TIMES, TRAFFIC, WORK, Costs, Model
 from hocket.search.pins import Pins
 from hocket.search.pricing import AnyShares, OneRank, busiest_rank, fullest_rank
 from hocket.search.problem import Kind, Node, Problem
 from hocket.search.structure import Structure, find_structure
+from hocket.search.wishes import find_wishes
 from hocket.sharding.layout import Layout, Partial
 from hocket.sharding.mesh import Mesh
 from hocket.sharding.reshard import Ways, find_ways
@@ -108,7 +108,7 @@ class Builder:
             self.p.model.nodes[place][MEMORY:] += held
         self._edges()
         self._same_numbers()
-        self._wishes()
+        find_wishes(self)
 
     def _same_numbers(self) -> None:
         """Random numbers that are drawn again are drawn alike: no other pair of strategies is possible."""
@@ -121,60 +121,6 @@ class Builder:
             costs = np.zeros((TIMES, len(rows), len(columns)))
             costs[WORK][rows[:, None] != columns[None, :]] = inf
             self.p.model.add_edge(first, again, costs)
-
-    def _wishes(self) -> None:
-        """Say which operation follows which of its operands: what is light itself before what is heavy."""
-        heavy = set()
-        for index, number in enumerate(self.fold.operations):
-            if not is_light(self.graph.operations[index].kind, self.p.rules[index]):
-                heavy.add(self.p.operation_nodes[number])
-        told: set[int] = set()
-        for index, number in enumerate(self.fold.operations):
-            node = self.p.operation_nodes[number]
-            if node in heavy or node in told:
-                continue
-            told.add(node)
-            operation = self.graph.operations[index]
-            single = len(set(operation.inputs)) == 1
-            order = sorted(dict.fromkeys(operation.inputs), key=lambda n: -self.graph.types[n].elements)
-            # only an operand with all the operation's dims can lead: one without would keep them whole
-            rule = self.p.rules[index]
-            full = [n for n in order if all(f.inputs[operation.inputs.index(n)] for f in rule.factors)]
-            leaders = [self._source_node(name, index) for name in full]
-            wanted = [n for n in leaders if n is not None and (single or n not in heavy)]
-            self.p.wishes.append(Wish(node, tuple(wanted)))
-        self._hub_wishes(heavy)
-
-    def _hub_wishes(self, heavy: set[int]) -> None:
-        """A shared conversion that light operations alone would read is none: they follow what is made."""
-        for (key, kind), node in self.shared.items():
-            if kind == "kept":
-                continue
-            value = self.members[key, kind][0]
-            backward = kind == "reused" or value not in self.flow.crossing
-            forward = kind == "used"
-            readers = [
-                *(self.flow.forward_readers[value] if forward else ()),
-                *(self.flow.backward_readers[value] if backward else ()),
-            ]
-            light = all(self.p.operation_nodes[self.fold.operations[r]] not in heavy for r in readers)
-            source = self.shared.get((key, "kept")) if kind == "reused" else None
-            made, _ = self._maker(value)
-            if light and made is not None and value not in self.fold.inputs:
-                self.p.wishes.append(Wish(node, (made.node if source is None else source,)))
-
-    def _source_node(self, value: str, reader: int) -> int | None:
-        """The node that a reader takes a value from."""
-        made, key = self._maker(value)
-        if made is None or value in self.fold.inputs:
-            return None
-        kinds: tuple[Kind, ...] = ("used",)
-        if value in self.flow.crossing and reader >= self.graph.forward:
-            kinds = ("reused", "kept")
-        for kind in kinds:
-            if (key, kind) in self.shared:
-                return self.shared[key, kind]
-        return made.node
 
     def _operation(self, index: int, number: int) -> None:
         operation, rule = self.graph.operations[index], self.p.rules[index]
@@ -231,7 +177,7 @@ class Builder:
 
     def _value(self, value: str) -> None:
         """Lay the chain made -> used -> (readers, kept -> reused -> readers in the backward pass)."""
-        made, key = self._maker(value)
+        made, key = self.maker(value)
         if made is None:
             return
         tensor = self.graph.types[value]
@@ -256,7 +202,8 @@ class Builder:
         if value not in self.fold.inputs:
             self._hold(kept, again, tensor, backward=True)
 
-    def _maker(self, value: str) -> tuple[_Port | None, object]:
+    def maker(self, value: str) -> tuple[_Port | None, object]:
+        """The port that makes a value, and what tells it apart; None where nothing makes it."""
         if value in self.fold.inputs:
             number = self.fold.inputs[value]
             node = self.stored[number]
