@@ -52,7 +52,8 @@ def start(world: World, what: str, folder: Path) -> None:
     for index, log in enumerate(logs):
         environment = {
             "RANK": str(index), "LOCAL_RANK": "0", "WORLD_SIZE": str(len(world.hosts)),
-            "HOCKET_MACHINE": f"m{index}", "MASTER_ADDR": world.address(0), "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "eth0",
+            "HOCKET_MACHINE": f"m{index}", "MASTER_ADDR": world.address(0), "MASTER_PORT": "29500",
+            "GLOO_SOCKET_IFNAME": "eth0",
             "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
         }  # fmt: skip
         script = Path(__file__).with_name("testbed") / "ranks.py"
@@ -181,7 +182,7 @@ def main() -> None:
         for cluster in asked.cluster:
             for rate in asked.rate:
                 begun = time.monotonic()
-                jobs, _ = measure(CLUSTERS[cluster], rate, asked.model)
+                jobs, machines = measure(CLUSTERS[cluster], rate, asked.model)
                 lines += rows_of(f"{cluster}, {rate}", jobs)
                 for line in lines[-len(asked.model) :]:
                     print(
@@ -190,7 +191,8 @@ def main() -> None:
                         f"{line['ratio']:.2f}",
                         flush=True,
                     )
-                print(f"{time.monotonic() - begun:.0f} s", flush=True)
+                speeds = [f"{m['device']['name']} x {m['count']}" for m in machines["machines"]]
+                print(f"{time.monotonic() - begun:.0f} s; {', '.join(speeds)}", flush=True)
     except CannotRun as error:
         sys.exit(f"the testbed cannot run here: {error}")
     report(lines, "python benchmarks/unequal.py", save=len(sys.argv) == 1)

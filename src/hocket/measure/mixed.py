@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import exp, log
+from statistics import fmean
 from time import perf_counter
 from typing import Any
 
@@ -17,8 +19,8 @@ from hocket.measure.collectives import measure_collectives, measure_overlap
 from hocket.measure.fit import Row, averaged, fit_collectives, fit_device
 from hocket.measure.worker import measure_kernels
 
-ALIKE = 0.12
-"""Devices whose rates differ by less than this share are taken to be of one kind."""
+ALIKE = 0.2
+"""Devices whose speeds differ by less than this share are taken to be of one kind."""
 
 
 def probe_ranks(machine: str = "", device: str = "cpu", quick: bool = True) -> Cluster:
@@ -70,9 +72,9 @@ def _kinds(results: Sequence[Mapping[str, Any]]) -> list[Device]:
     keys = ("topic", "name", "flops", "bytes", "elements")
     alone = [fit_device(r["kernels"], "CPU", r["memory"]) for r in results]
     groups: list[list[int]] = []
-    for rank in sorted(range(len(results)), key=lambda r: -_rate(alone[r])):
-        fastest = _rate(alone[groups[-1][0]]) if groups else 0.0
-        if groups and _rate(alone[rank]) > fastest * (1 - ALIKE):
+    speeds = [_speed(r["kernels"]) for r in results]
+    for rank in sorted(range(len(results)), key=lambda r: -speeds[r]):
+        if groups and speeds[rank] > speeds[groups[-1][0]] * (1 - ALIKE):
             groups[-1].append(rank)
         else:
             groups.append([rank])
@@ -86,5 +88,6 @@ def _kinds(results: Sequence[Mapping[str, Any]]) -> list[Device]:
     return found
 
 
-def _rate(device: Device) -> float:
-    return device.rate("float32", 1e7)
+def _speed(rows: Sequence[Row]) -> float:
+    """Matrix products per second, the geometric mean over all that were measured."""
+    return exp(-fmean(log(r["seconds"]) for r in rows if r["topic"] == "product"))
