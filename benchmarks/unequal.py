@@ -173,13 +173,16 @@ def report(lines: list[dict[str, Any]], command: str, save: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("cluster", nargs="*", default=list(CLUSTERS), choices=[*CLUSTERS, []])
+    parser.add_argument("cluster", nargs="*", help=f"some of: {'; '.join(CLUSTERS)} (all by default)")
     parser.add_argument("--rate", nargs="*", default=list(RATES))
     parser.add_argument("--model", nargs="*", default=list(MODELS), choices=list(MODELS))
     asked = parser.parse_args()
+    unknown = sorted(set(asked.cluster) - set(CLUSTERS))
+    if unknown:
+        parser.error(f"no cluster {unknown[0]!r}; there are {', '.join(CLUSTERS)}")
     lines = []
     try:
-        for cluster in asked.cluster:
+        for cluster in asked.cluster or CLUSTERS:
             for rate in asked.rate:
                 begun = time.monotonic()
                 jobs, machines = measure(CLUSTERS[cluster], rate, asked.model)
