@@ -38,36 +38,38 @@ class Vgg(nn.Module):
         return functional.cross_entropy(self.classifier(self.features(pixels).flatten(1)), labels)
 
 
-def vgg19(batch: int) -> Made:
-    """VGG-19 at a quarter of its width, with random images."""
+def vgg19(batch: int, shrink: int = 4) -> Made:
+    """VGG-19, by default at a quarter of its width, with random images."""
     torch.manual_seed(0)
-    return Vgg(4).train(), {"pixels": torch.randn(batch, 3, 32, 32), "labels": torch.randint(10, (batch,))}
+    return Vgg(shrink).train(), {"pixels": torch.randn(batch, 3, 32, 32), "labels": torch.randint(10, (batch,))}
 
 
-def vit(batch: int) -> Made:
-    """A small ViT of transformers for images of 32 x 32."""
+def vit(batch: int, hidden: int = 192, layers: int = 4, heads: int = 4) -> Made:
+    """A ViT of transformers for images of 32 x 32, by default a small one."""
     from transformers import ViTConfig, ViTForImageClassification
 
     torch.manual_seed(0)
     config = ViTConfig(
-        hidden_size=192, num_hidden_layers=4, num_attention_heads=4, intermediate_size=768, image_size=32,
-        patch_size=4, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, num_labels=10,
+        hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=4 * hidden,
+        image_size=32, patch_size=4, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, num_labels=10,
     )  # fmt: skip
     data = {"pixel_values": torch.randn(batch, 3, 32, 32), "labels": torch.randint(10, (batch,))}
     return ViTForImageClassification(config).train(), data
 
 
-def bert(batch: int, hidden: int = 256, layers: int = 4, length: int = 64) -> Made:
-    """A small BERT of transformers with its masked language model's head."""
+def bert(
+    batch: int, hidden: int = 256, layers: int = 4, heads: int = 4, length: int = 64, vocab: int = 2048
+) -> Made:
+    """A BERT of transformers with its masked language model's head, by default a small one."""
     from transformers import BertConfig, BertForMaskedLM
 
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=2048, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=4,
+        vocab_size=vocab, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
         intermediate_size=4 * hidden, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
         max_position_embeddings=length,
     )  # fmt: skip
-    tokens = torch.randint(2048, (batch, length))
+    tokens = torch.randint(vocab, (batch, length))
     return BertForMaskedLM(config).train(), {"input_ids": tokens, "labels": tokens}
 
 
@@ -113,9 +115,9 @@ class _Close(nn.Module):
         return self.norm(done + x)
 
 
-def bert_moe(batch: int, experts: int = 8) -> Made:
-    """The small BERT with experts in place of every second layer's feed-forward."""
-    model, data = bert(batch)
+def bert_moe(batch: int, experts: int = 8, **sizes: int) -> Made:
+    """A BERT with experts in place of every second layer's feed-forward."""
+    model, data = bert(batch, **sizes)
     hidden = model.config.hidden_size
     for layer in model.bert.encoder.layer[1::2]:
         layer.intermediate, layer.output = Experts(hidden, experts), _Close(hidden)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
-from worlds import cluster_of, experts, perceptron, words
+from worlds import cluster_of, experts, perceptron, tall, words
 
 from hocket import api
 from hocket.capture import capture
@@ -139,3 +139,24 @@ def test_split_vocabulary() -> None:
     local = answer.program.types["embedding_dense_backward"].shape
     assert local == (vocabulary // 4, width)
     assert max(c.bytes for c in answer.program.instructions if isinstance(c, Collective)) <= rows * width * 4 * 4
+
+
+def test_sufficient_factors_where_the_batch_is_small() -> None:
+    """HAP, section 2.5.2: gather both operands of a weight's gradient instead of reducing it; not for a large batch."""
+    slow, pins = cluster_of(4, link="1GB/s"), ["head.weight=replicate", "mesh=4"]
+
+    def gradient(answer: Answer) -> str:
+        value = dict(answer.plan.graph.gradients)["p_head_weight"]
+        makers = answer.plan.graph.producers()
+        while answer.plan.graph.operations[makers[value]].kind in ("permute", "view"):
+            value = answer.plan.graph.operations[makers[value]].inputs[0]
+        return answer.plan.stage.strategies[makers[value]]
+
+    weight = 512 * 8192 * 4
+    few = solved(*tall(8, 4096, 512, 2048, 8192), slow, pins=pins)
+    assert gradient(few) == "R"
+    assert few.products()[0][1] != "R"  # the work on every sample is divided
+    assert not any(c.bytes >= weight for c in few.program.instructions if isinstance(c, Collective))
+    many = solved(*tall(2**16, 16, 512, 2048, 8192), slow, pins=pins)
+    assert gradient(many) == "k"
+    assert few.plan.seconds < many.plan.seconds

@@ -111,3 +111,22 @@ def words(vocabulary: int, width: int, rows: int) -> tuple[nn.Module, tuple[Tens
     with torch.device("meta" if vocabulary * width > 2**16 else "cpu"):
         model = Words(vocabulary, width)
         return model, (torch.randint(vocabulary, (rows,)), torch.randint(vocabulary, (rows,)))
+
+
+class Tall(nn.Module):
+    """Much work on every sample, then a large fully connected layer on what is left of it."""
+
+    def __init__(self, width: int, hidden: int, classes: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width))
+        self.head = nn.Linear(width, classes, bias=False)
+
+    def forward(self, x: Tensor, wanted: Tensor) -> Tensor:
+        """x [samples, rows, width]; wanted [samples, classes]."""
+        return ((self.head(self.body(x).sum(1)) - wanted) ** 2).mean()
+
+
+def tall(samples: int, rows: int, width: int, hidden: int, classes: int) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    torch.manual_seed(0)
+    with torch.device("meta"):
+        return Tall(width, hidden, classes), (torch.randn(samples, rows, width), torch.randn(samples, classes))

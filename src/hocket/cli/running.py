@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,14 +92,34 @@ def run(
     raise typer.Exit(run_script(plan, script, context.args, ranks))
 
 
+def _probe_together(output: Path, quick: bool) -> None:
+    """On every rank of a running world: measure, and let rank 0 write the cluster that they form."""
+    import torch.distributed as dist
+
+    from hocket.measure.mixed import probe_ranks
+    from hocket.runtime.launch import init
+
+    device = init()
+    cluster = probe_ranks(device=device.type, quick=quick)
+    if dist.get_rank() == 0:
+        cluster.save(output)
+        screen().print(f"written to {output}; use it with --cluster {output}", soft_wrap=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def probe(
     output: Annotated[Path, typer.Option("--output", "-o", help="Write the calibration to this file.")],
     ranks: Annotated[int, typer.Option("--ranks", min=1, help="Processes that measure at once.")] = 4,
     quick: Annotated[bool, typer.Option("--quick", help="Measure less, in about 15 seconds.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda where there is one.")] = None,
 ) -> None:
-    """Measure what processes on this machine reach, for `hocket plan --calibration`."""
+    """Measure this machine for `hocket plan --calibration`; under torchrun all machines, as a cluster file."""
     from hocket.report.checks import calibration_parts
+
+    if "RANK" in os.environ:
+        _probe_together(output, quick)
+        return
 
     def work(watcher: Any, _: object) -> Any:
         from hocket.measure.probe import probe as measure

@@ -15,6 +15,7 @@ import msgspec
 
 from hocket.cluster.presets import LINKS, PRESETS
 from hocket.cluster.types import GPU_OVERLAP, Cluster, CollectiveFit, Curve, Device, Link, Machine
+from hocket.cluster.writing import write_whole
 from hocket.errors import ClusterError, FileError, UnitError
 from hocket.units import Quantity, parse_bandwidth, parse_bytes, parse_rate, parse_seconds
 
@@ -126,6 +127,11 @@ def load_cluster(path: str | PathLike[str]) -> Cluster:
     except msgspec.DecodeError as error:
         raise FileError(str(path), "is YAML", str(error).replace("\n", " ")) from None
     return cluster_from_dict(values, str(path))
+
+
+def save_cluster(cluster: Cluster, path: str | PathLike[str]) -> None:
+    """Write a cluster file that `load_cluster` reads back exactly, whole or not at all; raises FileError."""
+    write_whole(path, msgspec.yaml.encode(cluster_to_dict(cluster)))
 
 
 def cluster_from_dict(values: Mapping[str, Any], source: str = "cluster") -> Cluster:

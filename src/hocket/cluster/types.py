@@ -188,6 +188,12 @@ class Cluster:
 
         return load_cluster(path)
 
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a cluster file, whole or not at all; raises FileError."""
+        from hocket.cluster.file import save_cluster
+
+        save_cluster(self, path)
+
     @staticmethod
     def local(ranks: int, calibration: Measured | None = None) -> Cluster:
         """`ranks` CPU processes on this machine, as measured by `calibration` or with assumed numbers."""

@@ -32,7 +32,7 @@ def probe_ranks(machine: str = "", device: str = "cpu", quick: bool = True) -> C
     if not dist.is_initialized():
         raise RuntimeFault("probe", "runs where torch.distributed is initialised", "it is not", "call init() first")
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    kernels = measure_kernels(device, quick, dist.barrier, perf_counter)
+    kernels = measure_kernels(device, quick, dist.barrier, perf_counter, steady=True)
     collectives = measure_collectives(rank, ranks, device, quick, lambda text: None)
     mine = {"machine": machine or socket.gethostname(), "memory": system_memory(), "kernels": kernels,
             "collectives": collectives, "overlap": measure_overlap(device)}  # fmt: skip

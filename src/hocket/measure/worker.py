@@ -20,10 +20,16 @@ JOIN_TIMEOUT = timedelta(seconds=60)
 
 
 def measure_kernels(
-    device: str, quick: bool, together: Callable[[], None], clock: Callable[[], float]
+    device: str, quick: bool, together: Callable[[], None], clock: Callable[[], float], steady: bool = False
 ) -> list[dict[str, object]]:
-    """Seconds per call of every sample; `together` is called before each so that all ranks are busy."""
+    """Seconds per call of every sample; `together` is called before each so that all ranks are busy.
+
+    With `steady` it is the mean over one longer window: a machine that stops now and then because its share of a
+    core is used up does so in a step, too.
+    """
     window, windows = (0.012, 3) if quick else (0.025, 5)
+    if steady:
+        window, windows = 2 * window * windows, 1
     rows: list[dict[str, object]] = []
     dtypes = (torch.float32,) if quick and device == "cpu" else (torch.float32, torch.bfloat16)
     if device == "cuda":

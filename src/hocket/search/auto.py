@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from hocket.cluster.types import Cluster
@@ -47,6 +47,8 @@ LOWERED_GAP = 0.05
 """Least relative gap under a limit that was lowered by guess."""
 CASE_SECONDS = 20.0
 """Longest time for one search of one case."""
+SPARE = 0.1
+"""Share of a device's memory that must be free for running fewer blocks again."""
 ATTEMPTS = 7
 """Most solutions of one case that are judged until one fits: the model leaves out what is held for a moment."""
 REFINED = 3
@@ -108,6 +110,7 @@ class _Search:
         elif self.settings.pins == Pins():
             for case in tuple(self.opened):
                 self._hand_picked(case)
+        self._fewer_again()
         self.watcher("search", len(cases), len(cases), "done")
         if self.ledger.found.stage is None and self.first is not None:
             case, choice = self.first
@@ -242,6 +245,26 @@ class _Search:
                 self._case(case, self.settings.gap)
             done.add(case)
 
+    def _fewer_again(self) -> None:
+        """Where the best plan runs every block again and has memory to spare: only every second block, or three of
+        four, whichever is the fewest that fits."""
+        best = self.ledger.found.case
+        judged = self.ledger.found.judgement
+        if best is None or judged is None or best.blocks != self.blocks or self.settings.searcher != "auto":
+            return
+        spare = self._limit(best) - judged.memory.total
+        if spare < SPARE * self._limit(best) or len(self.blocks) < 4 or not self.blocks:
+            return
+        for keep in (2, 4):
+            fewer = tuple(b for n, b in enumerate(self.blocks) if n % keep)
+            if self._over():
+                self.ledger.found.complete = False
+                return
+            self.watcher("refine", 0, 1, f"{len(fewer)} of {len(self.blocks)} blocks again")
+            self._case(replace(best, blocks=fewer), max(self.settings.gap, LOWERED_GAP))
+            if self.ledger.found.case is not None and self.ledger.found.case.blocks == fewer:
+                return
+
     def _limit(self, case: Case) -> float:
         """Bytes that the model of a case may hold: of its fullest device, or on average where shares are open."""
         ranks = range(self.cluster.size)
@@ -258,7 +281,8 @@ class _Search:
             return (self.settings.pins.mesh,)
         axes = self.settings.axes or (3 if self.cluster.size <= SMALL else 2)
         self.ledger.found.space = (
-            f"meshes of up to {axes} axes; all repeated blocks recomputed where memory is short, none elsewhere; "
+            f"meshes of up to {axes} axes; all repeated blocks recomputed where memory is short (on the best mesh "
+            "also half of them or three quarters), none elsewhere; "
         )
         within = self.cluster.machines[0].count
         found = sorted(meshes(self.cluster.size, axes), key=lambda m: (len(m.sizes), m.sizes[-1] != within))
