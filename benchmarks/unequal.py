@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import sys
 import tempfile
@@ -181,6 +182,7 @@ def main() -> None:
     if unknown:
         parser.error(f"no cluster {unknown[0]!r}; there are {', '.join(CLUSTERS)}")
     lines = []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an end from outside cleans up, too
     try:
         for cluster in asked.cluster or CLUSTERS:
             for rate in asked.rate:
