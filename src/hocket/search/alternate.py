@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hocket.cluster.types import Cluster
 from hocket.cost.prices import MeshPrices
@@ -18,16 +18,21 @@ ROUNDS = 5
 SAME = 1e-3
 """Shares that differ by less are the same."""
 
-Attempt = Callable[[Shares], tuple[Judgement, Stage] | None]
+PartShares = tuple[Shares, ...]
+"""Shares of the first axis for every part of a graph."""
+Attempt = Callable[[PartShares], tuple[Judgement, Stage] | None]
 """Finds the best program for given shares; None where there is none, or where it is not worth going on."""
 
 
-def alternate(start: Shares, attempt: Attempt, cluster: Cluster, optimizer_bytes: float) -> tuple[Shares, ...]:
+def alternate(
+    start: PartShares, attempt: Attempt, cluster: Cluster, optimizer_bytes: float, parts: Sequence[int] = ()
+) -> tuple[PartShares, ...]:
     """Make a program for shares, balance the shares for the program, and so on; the shares that were tried.
 
-    Ends when shares come up again: at a fixed point, or in a circle.
+    `parts[index]` is the part of the graph, with shares of its own, that an operation belongs to. Ends when shares
+    come up again: at a fixed point, or in a circle.
     """
-    tried: list[Shares] = []
+    tried: list[PartShares] = []
     shares = start
     while len(tried) < ROUNDS:
         tried.append(shares)
@@ -35,18 +40,19 @@ def alternate(start: Shares, attempt: Attempt, cluster: Cluster, optimizer_bytes
         if made is None:
             break
         judged, stage = made
-        if any(share == 0 for share in shares):
+        if any(share == 0 for part in shares for share in part):
             break  # what a device without a share would take is not known from this program
         prices = MeshPrices(cluster, stage.mesh)
         ranks = [program.rank for program in judged.programs]
-        kinds = balance(load_of(judged.programs, stage, cluster, prices, optimizer_bytes))
-        if kinds is None:
+        found = balance(load_of(judged.programs, stage, cluster, prices, optimizer_bytes, parts))
+        if found is None:
             break
-        shares = spread(kinds, ranks, stage, cluster)
+        shares = spread(found, ranks, stage, cluster)
         if any(_same(shares, other) for other in tried):
             break
     return tuple(tried)
 
 
-def _same(one: Shares, other: Shares) -> bool:
-    return all(abs(a - b) < SAME for a, b in zip(one, other, strict=True))
+def _same(one: PartShares, other: PartShares) -> bool:
+    pairs = [pair for a, b in zip(one, other, strict=True) for pair in zip(a, b, strict=True)]
+    return all(abs(a - b) < SAME for a, b in pairs)

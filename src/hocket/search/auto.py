@@ -24,6 +24,7 @@ from hocket.search.known import Known, restrict
 from hocket.search.ledger import TIE, Ledger
 from hocket.search.model import held_of
 from hocket.search.moments import floor_bytes
+from hocket.search.parts import find_parts
 from hocket.search.pins import Pins
 from hocket.search.pricing import fullest_rank
 from hocket.search.problem import Problem
@@ -47,6 +48,8 @@ LOWERED_GAP = 0.05
 """Least relative gap under a limit that was lowered by guess."""
 CASE_SECONDS = 20.0
 """Longest time for one search of one case."""
+PARTS = (2, 3)
+"""Into so many parts with shares of their own a step is cut, as long as that makes it faster."""
 SPARE = 0.1
 """Share of a device's memory that must be free for running fewer blocks again."""
 ATTEMPTS = 7
@@ -91,7 +94,7 @@ class _Search:
         self.opened: dict[Case, _Open] = {}
         self.ledger = Ledger(graph, cluster, settings)
         self.first: tuple[Case, tuple[int, ...]] | None = None
-        self.structures: dict[tuple[str, ...], Structure] = {}
+        self.structures: dict[tuple[tuple[str, ...], int], Structure] = {}
         self.searcher: Searcher = SEARCHERS["ilp" if settings.searcher == "auto" else settings.searcher]
 
     def run(self) -> Found:
@@ -142,10 +145,10 @@ class _Search:
     def _first(self, mesh: Mesh, blocks: tuple[str, ...]) -> Case:
         """The first case of a mesh: with the user's shares, by speed where devices are unlike, or even."""
         if self.settings.shares:
-            return Case(mesh, blocks, self.settings.shares)
+            return Case(mesh, blocks, (self.settings.shares,))
         known = self.settings.known
         if is_mixed(self.cluster, mesh) and (known is None or known.shares == "speed"):
-            return Case(mesh, blocks, by(speeds(self.graph, self.cluster, mesh)))
+            return Case(mesh, blocks, (by(speeds(self.graph, self.cluster, mesh)),))
         return Case(mesh, blocks)
 
     def _hopeless(self, case: Case) -> bool:
@@ -185,17 +188,31 @@ class _Search:
         if self.ledger.bounds.get(joint, inf) >= self.ledger.found.seconds:
             return self.ledger.bounds.get(joint, inf) == inf
         tight = False
+        best: tuple[float, tuple[Shares, ...]] = (inf, ())
 
-        def attempt(shares: Shares) -> tuple[Judgement, Stage] | None:
-            nonlocal tight
+        def attempt(shares: tuple[Shares, ...]) -> tuple[Judgement, Stage] | None:
+            nonlocal tight, best
             case = Case(mesh, blocks, shares)
             tight |= self._over() or self._case(case, gap)
-            return self.ledger.results.get(case)
+            result = self.ledger.results.get(case)
+            if result is not None:
+                best = min(best, (result[0].seconds, shares))
+            return result
 
-        for start in starts(self.graph, self.cluster, mesh):
-            self.watcher("search", 0, 1, str(Case(mesh, blocks, start)))
+        def start(shares: tuple[Shares, ...]) -> None:
+            self.watcher("search", 0, 1, str(Case(mesh, blocks, shares)))
             if not self._over():
-                alternate(start, attempt, self.cluster, self.settings.optimizer_bytes)
+                parts = self._structure(blocks, len(shares)).parts
+                alternate(shares, attempt, self.cluster, self.settings.optimizer_bytes, parts)
+
+        for shares in starts(self.graph, self.cluster, mesh):
+            start((shares,))
+        for count in PARTS:
+            before = best[0]
+            if best[1] and max(self._structure(blocks, count).parts) == count - 1:
+                start((best[1][0],) * count)
+            if best[0] >= before:
+                break
         return tight
 
     def _hand_picked(self, case: Case) -> None:
@@ -295,7 +312,7 @@ class _Search:
         """A case's graph, problem and model, built once."""
         if case not in self.opened:
             settings = self.settings
-            structure = self._structure(case.blocks)
+            structure = self._structure(case.blocks, len(case.shares) or 1)
             graph = structure.graph
             prices = MeshPrices(self.cluster, case.mesh)
             problem = build_problem(
@@ -317,10 +334,13 @@ class _Search:
             self.ledger.found.whole = tuple(sorted(whole))
         return self.opened[case]
 
-    def _structure(self, blocks: tuple[str, ...]) -> Structure:
-        if blocks not in self.structures:
-            self.structures[blocks] = find_structure(recompute(self.graph, blocks), pins=self.settings.pins)
-        return self.structures[blocks]
+    def _structure(self, blocks: tuple[str, ...], parts: int = 1) -> Structure:
+        key = (blocks, parts)
+        if key not in self.structures:
+            graph = recompute(self.graph, blocks)
+            cut = find_parts(graph, parts) if parts > 1 else ()
+            self.structures[key] = find_structure(graph, pins=self.settings.pins, parts=cut)
+        return self.structures[key]
 
     def _case(self, case: Case, gap: float) -> bool:
         """Search one case to a gap; whether memory is what holds it back.
@@ -379,6 +399,6 @@ class _Search:
 
 
 def _parts(case: Case) -> tuple[tuple[Shares, ...], ...]:
-    """A case's shares as the builder takes them: one part, shares on the first axis."""
+    """A case's shares as the builder takes them: for every part, on the first axis."""
     rest: tuple[Shares, ...] = ((),) * (len(case.mesh.sizes) - 1)
-    return ((case.shares, *rest),) if case.shares else ()
+    return tuple((shares, *rest) for shares in case.shares)

@@ -38,20 +38,25 @@ class Settings:
 class Case:
     """One part of the space: a mesh, the blocks whose forward runs again, and the shares of its first axis.
 
-    With `joint` it is what all shares have in common: a bound on each of them, and no plan.
+    There are shares for every part of the graph, or none (even). With `joint` it is what all shares have in
+    common: a bound on each of them, and no plan.
     """
 
     mesh: Mesh
     blocks: tuple[str, ...]
-    shares: Shares = ()
+    shares: tuple[Shares, ...] = ()
     joint: bool = False
 
     def __str__(self) -> str:
         again = f", {len(self.blocks)} blocks recomputed" if self.blocks else ""
-        runs = [(f"{share:.3g}", len(list(same))) for share, same in groupby(self.shares)]
-        given = ", ".join(f"{count} x {share}" if count > 1 else share for share, count in runs)
+        given = " / ".join(_words(part) for part in self.shares)
         words = ", any shares" if self.joint else f", shares {given}" if given else ""
         return f"mesh {self.mesh}{words}{again}"
+
+
+def _words(shares: Shares) -> str:
+    runs = [(f"{share:.3g}", len(list(same))) for share, same in groupby(shares)]
+    return ", ".join(f"{count} x {share}" if count > 1 else share for share, count in runs)
 
 
 @dataclass

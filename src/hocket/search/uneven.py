@@ -50,12 +50,17 @@ def by(weights: Sequence[float]) -> Shares:
     return tuple(w / total for w in weights)
 
 
-def spread(kinds: Sequence[float], ranks: Sequence[int], stage: Stage, cluster: Cluster) -> Shares:
-    """Shares of all positions of the first axis, from those of the kinds that `ranks` stand for."""
-    mesh, present = stage.mesh, stage.shares[0][0]
+def spread(
+    found: Sequence[Sequence[float]], ranks: Sequence[int], stage: Stage, cluster: Cluster
+) -> tuple[Shares, ...]:
+    """Shares of all positions of the first axis for every part, from those of the kinds that `ranks` stand for."""
+    mesh = stage.mesh
+    kinds = [kind_of(rank, stage, cluster) for rank in ranks]
+    rows = [kind_of(mesh.first + p * mesh.stride(0), stage, cluster) for p in range(mesh.sizes[0])]
+    return tuple(by([dict(zip(kinds, part, strict=True))[row] for row in rows]) for part in found)
 
-    def kind(rank: int) -> tuple[Device, float]:
-        return cluster.devices[rank], present[mesh.coordinates(rank)[0]]
 
-    share_of = {kind(rank): share for rank, share in zip(ranks, kinds, strict=True)}
-    return by([share_of[kind(mesh.first + p * mesh.stride(0))] for p in range(mesh.sizes[0])])
+def kind_of(rank: int, stage: Stage, cluster: Cluster) -> tuple[Device, tuple[float, ...]]:
+    """What tells ranks apart on a stage with shares: the device, and its share of the first axis in every part."""
+    place = stage.mesh.coordinates(rank)[0]
+    return cluster.devices[rank], tuple(part[0][place] for part in stage.shares)
