@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 
 from hocket.cluster.types import Cluster
 from hocket.cost.prices import MeshPrices
@@ -15,6 +16,8 @@ from hocket.sharding.shares import Shares
 
 ROUNDS = 5
 """Most programs that are made for one start."""
+GAIN = 0.002
+"""A program that is faster by less than this share is the last."""
 SAME = 1e-3
 """Shares that differ by less are the same."""
 
@@ -30,16 +33,19 @@ def alternate(
     """Make a program for shares, balance the shares for the program, and so on; the shares that were tried.
 
     `parts[index]` is the part of the graph, with shares of its own, that an operation belongs to. Ends when shares
-    come up again: at a fixed point, or in a circle.
+    come up again, at a fixed point or in a circle, or when a program is hardly faster than the one before.
     """
     tried: list[PartShares] = []
-    shares = start
+    shares, least = start, inf
     while len(tried) < ROUNDS:
         tried.append(shares)
         made = attempt(shares)
         if made is None:
             break
         judged, stage = made
+        if judged.seconds > least * (1 - GAIN):
+            break
+        least = judged.seconds
         if any(share == 0 for part in shares for share in part):
             break  # what a device without a share would take is not known from this program
         prices = MeshPrices(cluster, stage.mesh)

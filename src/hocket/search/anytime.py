@@ -123,6 +123,8 @@ def _least_memory(model: Model, progress: Progress, end: float, stop: threading.
     """Whether every moment's least memory is within the limit; its assignments are offered."""
     if model.least:
         return model.least <= model.limit * (1.0 + 1e-9)
+    if _most_memory(model) <= model.limit:
+        return True
     least = 0.0
     for moment in range(MEMORY, ROWS):
         reduced = reduce_model(_scalar(model, _memory_alone(moment, 1.0 / model.limit)))
@@ -134,6 +136,15 @@ def _least_memory(model: Model, progress: Progress, end: float, stop: threading.
             progress.offer(model, tuple(reduced.expand(solution.choice)))
     model.least = least
     return True
+
+
+def _most_memory(model: Model) -> float:
+    """No assignment holds more bytes than this at any moment."""
+    most = np.zeros(ROWS - MEMORY)
+    for costs in model.nodes:
+        possible = costs[:, np.isfinite(costs[WORK])]
+        most += possible[MEMORY:].max(axis=1, initial=-inf)
+    return float(most.max())
 
 
 def _memory_alone(moment: int, factor: float) -> NDArray[np.float64]:
