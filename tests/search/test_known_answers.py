@@ -160,3 +160,18 @@ def test_sufficient_factors_where_the_batch_is_small() -> None:
     many = solved(*tall(2**16, 16, 512, 2048, 8192), slow, pins=pins)
     assert gradient(many) == "k"
     assert few.plan.seconds < many.plan.seconds
+
+
+def test_only_as_many_blocks_run_again_as_memory_asks_for() -> None:
+    model, sample = load_model("hf:gpt2", layers=8, batch=32, sequence=256, n_embd=256, heads=4, vocab=512)
+    graph = capture(model, sample)
+    free = api.plan(graph, cluster_of(2), axes=1)
+
+    def within(share: float) -> Plan:
+        return api.plan(graph, cluster_of(2, memory=f"{int(share * free.memory.total)}B"), axes=1)
+
+    half, most, every = (within(share) for share in (0.75, 0.5, 0.3))
+    assert [len(p.recompute) for p in (free, half, most, every)] == [0, 4, 6, 8]
+    assert free.seconds < half.seconds < most.seconds < every.seconds
+    assert half.memory.total > most.memory.total > every.memory.total
+    assert half.lower_bound <= half.seconds
