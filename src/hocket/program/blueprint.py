@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -41,6 +42,7 @@ class Blueprint:
     strategies: tuple[Strategy, ...]
     flow: Flow
     prices: Prices
+    wanted: dict[TensorType, dict[Layout, None]]
     ways: dict[TensorType, Ways] = field(default_factory=dict)
     held: dict[tuple[Layout, tuple[int, ...], int], Held] = field(default_factory=dict)
 
@@ -52,14 +54,17 @@ class Blueprint:
         return self.held[key]
 
     def steps(self, name: str, source: Layout, target: Layout) -> tuple[Step, ...]:
-        """Cheapest steps for a value from one layout to another; raises LayoutError where there are none."""
+        """Cheapest steps for a value from one layout to another; raises LayoutError where there are none.
+
+        They are found among all layouts that the stage has of such a tensor, so that they are the same for every
+        rank, whatever was asked before.
+        """
         if source == target:
             return ()
         tensor = self.graph.types[name]
         ways = self.ways.get(tensor)
-        if ways is None or not (source in ways.index and target in ways.index):
-            wanted = (*(ways.layouts if ways else ()), source, target)
-            ways = find_ways(tensor, self.stage.mesh, wanted, self.prices.collective)
+        if ways is None:
+            ways = find_ways(tensor, self.stage.mesh, tuple(self.wanted[tensor]), self.prices.collective)
             self.ways[tensor] = ways
         if ways.cost(source, target) == float("inf"):
             raise LayoutError(
@@ -92,4 +97,27 @@ def blueprint(graph: Graph, stage: Stage, prices: Prices) -> Blueprint:
                 f"{stage.strategies[first]!r}, then {stage.strategies[again]!r}",
                 "give both the same strategy",
             )
-    return Blueprint(graph, stage, rules, tuple(strategies), find_flow(graph), prices)
+    wanted = _layouts(graph, stage, strategies)
+    return Blueprint(graph, stage, rules, tuple(strategies), find_flow(graph), prices, wanted)
+
+
+def _layouts(graph: Graph, stage: Stage, strategies: Sequence[Strategy]) -> dict[TensorType, dict[Layout, None]]:
+    """Every layout that a stage has of each type of tensor."""
+    found: dict[TensorType, dict[Layout, None]] = {}
+
+    def note(name: str, layout: Layout) -> None:
+        if name in graph.types:
+            found.setdefault(graph.types[name], {})[layout] = None
+
+    for layouts in (stage.stored, stage.used, stage.kept, stage.reused):
+        for name, layout in layouts.items():
+            note(name, layout)
+    for operation, strategy in zip(graph.operations, strategies, strict=True):
+        for name, layout in zip(operation.inputs, strategy.inputs, strict=True):
+            note(name, layout)
+        for name, layout in zip(operation.outputs, strategy.outputs, strict=True):
+            note(name, layout)
+    for parameter, value in (*graph.gradients, *graph.updates):
+        note(value, stage.stored[parameter])
+    note(graph.loss, Layout.replicated(len(stage.mesh.sizes)))
+    return found
