@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.errors import UnitError
+from hocket.errors import PinError, UnitError
 from hocket.units import (
     format_bandwidth,
     format_bytes,
@@ -80,3 +81,11 @@ def test_printing_picks_a_readable_unit() -> None:
     assert format_seconds(0.99999) == "1 s"
     assert format_rate(312e12) == "312 TFLOP/s"
     assert format_bytes(0) == "0 B"
+
+
+def test_errors_travel_between_processes() -> None:
+    error = PinError("a pin", "a rule", "values", "a repair")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is PinError
+    assert str(again) == str(error)
+    assert again.repair == "a repair"

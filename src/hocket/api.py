@@ -177,6 +177,10 @@ def _planned(model: nn.Module, cluster: Cluster | Mapping[str, Any], sample: Sam
             box[0] = plan(capture(model, sample), machines)
         except HocketError as error:
             box[0] = error
+        except Exception as error:  # the other ranks wait for a word
+            box[0] = PlanError("parallelize", "makes a plan on rank 0", f"{type(error).__name__}: {error}")
+            if not world:
+                raise
     if world:
         dist.broadcast_object_list(box, 0)
     made = box[0]

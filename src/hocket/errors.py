@@ -22,6 +22,10 @@ class HocketError(Exception):
             parts.append(f"repair: {repair}")
         super().__init__("\n  ".join(parts))
 
+    def __reduce__(self) -> tuple[type[HocketError], tuple[str, str, str, str]]:
+        """Errors travel between processes with their four texts."""
+        return type(self), (self.culprit, self.rule, self.values, self.repair)
+
 
 class FileError(HocketError):
     """A file cannot be read, is cut short, or holds a key or value that its format does not know."""

@@ -31,6 +31,8 @@ fabrics = st.builds(
 )
 sizes = st.floats(0, 1e11)
 kinds = st.sampled_from(KINDS)
+COMPOSED = ("grouped_all_gather", "grouped_reduce_scatter", "resize")
+"""Kinds whose seconds are made of other kinds'."""
 
 
 def cluster(machines: int, count: int, per: str = "device", network: str = "machine") -> Cluster:
@@ -52,8 +54,20 @@ def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(size: float, fabric
 
 @given(kinds, sizes, fabrics)
 def test_two_levels_are_never_slower_than_the_ring(kind: str, size: float, fabric: Fabric) -> None:
-    if fabric.size > 1:
+    if fabric.size > 1 and kind not in COMPOSED:
         assert collective_seconds(kind, size, fabric) <= _ring_seconds(kind, size, fabric)
+
+
+@given(sizes, fabrics)
+def test_composed_kinds_are_what_they_are_made_of(size: float, fabric: Fabric) -> None:
+    if fabric.size == 1:
+        return
+    n = fabric.size
+    for kind in ("grouped_all_gather", "grouped_reduce_scatter"):
+        each = collective_seconds("broadcast", size / n, fabric)
+        assert collective_seconds(kind, size, fabric) == pytest.approx(n * each)
+    exchange = collective_seconds("all_to_all", size * n / (n - 1), fabric)
+    assert collective_seconds("resize", size, fabric) == pytest.approx(exchange)
 
 
 @given(kinds, sizes)

@@ -56,6 +56,14 @@ def test_ranks_of_one_machine_follow_each_other(kernels: list[dict[str, Any]]) -
         assemble([result(m, kernels) for m in "aba"])
 
 
+def test_devices_stay_with_their_ranks(kernels: list[dict[str, Any]]) -> None:
+    results = [result("one", slowed(kernels, factor)) for factor in (1.0, 4.0, 1.0)]
+    cluster = assemble(results)
+    rates = [device.rate("float32", 1e7) for device in cluster.devices]
+    assert rates[0] == rates[2] > 2 * rates[1]
+    assert [device.memory for device in cluster.devices] == [8 * 10**9 // 3] * 3
+
+
 def probe_two() -> Cluster:
     return probe_ranks("here")
 

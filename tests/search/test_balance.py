@@ -19,6 +19,8 @@ from hocket.cluster.types import Cluster
 from hocket.cost.prices import MeshPrices
 from hocket.errors import LayoutError, MemoryLimitError, PlanError
 from hocket.graph.types import Graph
+from hocket.program.liveness import memory_of
+from hocket.report.parameter import price_changes
 from hocket.search.alternate import alternate
 from hocket.search.anytime import solve_model
 from hocket.search.balance import Line, Load, Pass, Section, balance, line
@@ -262,3 +264,67 @@ def test_baselines_by_name() -> None:
     assert speed.seconds < even.seconds
     with pytest.raises(PlanError, match="shares=even or shares=speed"):
         api.plan(graph, cluster, like="dp=4,shares=luck")
+
+
+def test_equal_shares_that_round_differently_are_judged_apart() -> None:
+    """Sixteen samples on four fast devices and a slow one: 3, 3, 4, 4 and 2 of them."""
+    cluster = mixed((8e12, 8e12, 8e12, 8e12, 4e12))
+    graph = capture(*perceptron(64, 128, 16))
+    plan = api.plan(graph, cluster, like="dp=5,shares=speed")
+    ranks = plan.stage.unlike_ranks(cluster.devices)
+    rows = [p.types["mm"].shape[0] for p in api.programs(plan)]
+    assert sorted(rows) == [2, 3, 3, 4, 4]
+    assert {rows[rank] for rank in ranks} == {2, 3, 4}
+    largest = max(memory_of(p, 8.0).total for p in api.programs(plan))
+    assert plan.memory.total == largest
+
+
+def test_the_joint_bound_holds_where_rates_fall_with_size() -> None:
+    """A piece that fits a cache can run faster than its share of the whole."""
+    values = mixed((8e12, 4e12), "100 Gbit/s").to_dict()
+    for machine in values["machines"]:
+        machine["device"]["traffic"] = [[1e5, 1.0], [4e6, 0.2]]
+    cluster = Cluster.from_dict(values)
+    plan = api.plan(graph_of("perceptron"), cluster, pins=["mesh=2"])
+    assert plan.lower_bound < plan.seconds
+    for share in (0.5, 0.6, 0.75):
+        other = api.plan(graph_of("perceptron"), cluster, pins=["mesh=2"], shares=(share, 1 - share))
+        assert plan.lower_bound <= other.seconds * (1 + 1e-6)
+
+
+def test_an_even_plan_on_two_axes_is_not_below_the_bound() -> None:
+    graph = capture(*perceptron(64, 128, 4096))
+    cluster = mixed((8e10, 7e10), "10 Gbit/s", count=2)
+    plan = api.plan(graph, cluster, pins=["mesh=2x2"])
+    even = api.plan(graph, cluster, like="tp=1,dp=4")
+    assert plan.lower_bound <= even.seconds
+    mesh = Mesh((2, 2))
+    prices = MeshPrices(cluster, mesh)
+    problem = build_problem(graph, mesh, prices)
+    solution = solve_model(build_cones_of(problem).model)
+    assert solution.choice is not None
+    stage = problem.stage(build_cones_of(problem).expand(solution.choice))
+    assert plan.lower_bound <= judge(graph, stage, cluster, 8.0, prices).seconds * (1 + 1e-6)
+
+
+def test_a_short_budget_has_a_plan_on_unequal_devices_too() -> None:
+    plan = api.plan(graph_of("gpt2"), mixed(FOUR), budget=0.001)
+    assert not plan.search.complete
+    assert 0 <= plan.lower_bound <= plan.seconds
+
+
+@pytest.mark.parametrize(
+    ("shares", "mesh"), [((0.4, 0.3, 0.2, 0.1), "2x2"), ((0.6, 0.4), "4"), ((0.5, 0.3, 0.2), "4")]
+)
+def test_shares_that_do_not_fit_the_mesh(shares: tuple[float, ...], mesh: str) -> None:
+    with pytest.raises(LayoutError, match="shares"):
+        api.plan(graph_of("perceptron"), mixed(FOUR), shares=shares, pins=[f"mesh={mesh}"])
+
+
+def test_pins_hold_for_uneven_layouts() -> None:
+    graph = graph_of("gpt2")
+    plan = api.plan(graph, mixed(FOUR), pins=["h.*.mlp.c_fc.weight=S(0)", "mesh=4"], shares=(0.4, 0.3, 0.2, 0.1))
+    names = [i.name for i in graph.parameters if i.paths[0].endswith("mlp.c_fc.weight")]
+    assert all(str(plan.stage.stored[name]).startswith("S(0") for name in names)
+    _, changes = price_changes(plan, "h.0.mlp.c_fc.weight")
+    assert sum(change.chosen for change in changes) == 1

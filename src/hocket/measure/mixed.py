@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from math import exp, log
 from statistics import fmean
 from time import perf_counter
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from hocket.cluster.local import LOOPBACK, system_memory
@@ -34,8 +36,8 @@ def probe_ranks(machine: str = "", device: str = "cpu", quick: bool = True) -> C
     rank, ranks = dist.get_rank(), dist.get_world_size()
     kernels = measure_kernels(device, quick, dist.barrier, perf_counter, steady=True)
     collectives = measure_collectives(rank, ranks, device, quick, lambda text: None)
-    mine = {"machine": machine or socket.gethostname(), "memory": system_memory(), "kernels": kernels,
-            "collectives": collectives, "overlap": measure_overlap(device)}  # fmt: skip
+    mine = {"machine": machine or socket.gethostname(), "memory": _memory(device), "shared": device == "cpu",
+            "kernels": kernels, "collectives": collectives, "overlap": measure_overlap(device)}  # fmt: skip
     everyone: list[Any] = [None] * ranks
     dist.all_gather_object(everyone, mine)
     return assemble(everyone)
@@ -54,11 +56,8 @@ def assemble(results: Sequence[Mapping[str, Any]]) -> Cluster:
     devices = _kinds(results)
     machines = []
     for name in order:
-        own = [rank for rank, other in enumerate(names) if other == name]
-        kinds = {devices[rank] for rank in own}
-        for kind in sorted(kinds, key=lambda d: d.name) if len(kinds) > 1 else kinds:
-            count = sum(devices[rank] == kind for rank in own)
-            machines.append(Machine(name, kind, count, LOOPBACK))
+        own = [devices[rank] for rank, other in enumerate(names) if other == name]
+        machines += [Machine(name, kind, len(list(same)), LOOPBACK) for kind, same in groupby(own)]
     rows = averaged([r["collectives"] for r in results], ("kind", "ranks", "bytes"))
     fits = fit_collectives(rows)
     slowest = min((f.bandwidth for f in fits if f.kind == "send"), default=LOOPBACK.bandwidth)
@@ -81,11 +80,23 @@ def _kinds(results: Sequence[Mapping[str, Any]]) -> list[Device]:
     found = list(alone)
     for number, group in enumerate(groups):
         rows: Sequence[Row] = averaged([results[rank]["kernels"] for rank in group], keys)
-        memory = min(results[rank]["memory"] for rank in group) // len(results)
+        memory = min(_own_memory(results, rank) for rank in group)
         device = fit_device(rows, f"CPU {number}" if len(groups) > 1 else "CPU", memory)
         for rank in group:
             found[rank] = replace(device)
     return found
+
+
+def _memory(device: str) -> int:
+    if device == "cuda":
+        return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
+    return system_memory()
+
+
+def _own_memory(results: Sequence[Mapping[str, Any]], rank: int) -> int:
+    """Bytes for one rank: an accelerator's own, or its part of what the ranks of its machine share."""
+    here = sum(r["machine"] == results[rank]["machine"] for r in results)
+    return int(results[rank]["memory"]) // (here if results[rank].get("shared", True) else 1)
 
 
 def _speed(rows: Sequence[Row]) -> float:

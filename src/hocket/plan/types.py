@@ -10,8 +10,9 @@ from os import PathLike
 from hocket.cluster.types import Cluster, Device
 from hocket.graph.types import Graph
 from hocket.pipeline.schedule import Schedule
-from hocket.sharding.layout import Layout
+from hocket.sharding.layout import Layout, Split
 from hocket.sharding.mesh import Mesh
+from hocket.sharding.strategy import Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +37,28 @@ class Stage:
     shares: tuple[tuple[tuple[float, ...], ...], ...] = ()
 
     def unlike_ranks(self, devices: Sequence[Device]) -> tuple[int, ...]:
-        """One rank of every kind: ranks with the same device and the same shares do alike."""
+        """One rank of every kind: ranks with the same device and the same sizes of everything do alike."""
+        cut = self._uneven_sizes()
         kinds: dict[object, int] = {}
         for rank in self.mesh.ranks:
             places = self.mesh.coordinates(rank)
-            own = tuple(axis[p] for part in self.shares for axis, p in zip(part, places, strict=True) if axis)
+            own = tuple(sizes[places[axis]] for axis, sizes in cut)
             kinds.setdefault((devices[rank], own), rank)
         return tuple(kinds.values())
+
+    def _uneven_sizes(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """The sizes of all uneven splits, each with its mesh axis."""
+        found: dict[tuple[int, tuple[int, ...]], None] = {}
+        for text in dict.fromkeys(self.strategies):
+            for axis, token in enumerate(text.split(" ")):
+                if sizes := Token.parse(token).sizes:
+                    found[axis, sizes] = None
+        for layouts in (self.stored, self.used, self.kept, self.reused):
+            for layout in set(layouts.values()):
+                for axis, placement in enumerate(layout.placements):
+                    if isinstance(placement, Split) and placement.sizes:
+                        found[axis, placement.sizes] = None
+        return tuple(sorted(found))
 
 
 @dataclass(frozen=True, slots=True)

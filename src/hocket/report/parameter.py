@@ -18,7 +18,9 @@ from hocket.report.tables import table
 from hocket.report.words import layout_words, percent
 from hocket.search.builder import build_problem
 from hocket.search.model import TIMES, held_of
+from hocket.search.parts import find_parts
 from hocket.search.problem import Node, Problem
+from hocket.search.structure import find_structure
 from hocket.sharding.layout import Layout
 from hocket.units import format_bytes, format_seconds
 
@@ -45,9 +47,12 @@ def price_changes(plan: Plan, pattern: str) -> tuple[tuple[str, ...], tuple[Chan
 
     Raises PlanError where the pattern names nothing, or the plan's problem cannot be built again.
     """
+    stage = plan.stage
+    parts = find_parts(plan.graph, len(stage.shares)) if len(stage.shares) > 1 else ()
     problem = build_problem(
-        plan.graph, plan.stage.mesh, MeshPrices(plan.cluster, plan.stage.mesh), inf, plan.optimizer_bytes
-    )
+        plan.graph, stage.mesh, MeshPrices(plan.cluster, stage.mesh), inf, plan.optimizer_bytes,
+        structure=find_structure(plan.graph, parts=parts), shares=stage.shares,
+    )  # fmt: skip
     paths = {i.name: i.paths[0] for i in plan.graph.parameters}
     number = _find(problem, pattern, paths)
     choice = choice_of(problem, plan.stage)

@@ -119,7 +119,7 @@ class DistributedTransport:
                 offset += size
                 even = all(p == pieces[0] for p in pieces)
                 if dim == 0 and len(pieces[0]) == 1 and even:
-                    whole = block.reshape(-1, *tensor.shape[1:])
+                    whole = block.reshape(sum(map(sum, pieces)), *tensor.shape[1:])
                 else:
                     shapes = [pack.shard_shape(tensor.shape, dim, p) for p in pieces]
                     shards = [_shaped(row, shape) for row, shape in zip(block, shapes, strict=True)]

@@ -10,7 +10,7 @@ from hocket.cost.prices import MeshPrices
 from hocket.plan.types import Stage
 from hocket.search.balance import balance
 from hocket.search.judge import Judgement
-from hocket.search.load import load_of
+from hocket.search.load import load_of, one_per_kind
 from hocket.search.uneven import spread
 from hocket.sharding.shares import Shares
 
@@ -49,7 +49,7 @@ def alternate(
         if any(share == 0 for part in shares for share in part):
             break  # what a device without a share would take is not known from this program
         prices = MeshPrices(cluster, stage.mesh)
-        ranks = [program.rank for program in judged.programs]
+        ranks = [program.rank for program in one_per_kind(judged.programs, stage, cluster)]
         found = balance(load_of(judged.programs, stage, cluster, prices, optimizer_bytes, parts))
         if found is None:
             break

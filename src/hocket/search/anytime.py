@@ -123,7 +123,7 @@ def _least_memory(model: Model, progress: Progress, end: float, stop: threading.
     """Whether every moment's least memory is within the limit; its assignments are offered."""
     if model.least:
         return model.least <= model.limit * (1.0 + 1e-9)
-    if _most_memory(model) <= model.limit:
+    if most_memory(model) <= model.limit:
         return True
     least = 0.0
     for moment in range(MEMORY, ROWS):
@@ -138,7 +138,7 @@ def _least_memory(model: Model, progress: Progress, end: float, stop: threading.
     return True
 
 
-def _most_memory(model: Model) -> float:
+def most_memory(model: Model) -> float:
     """No assignment holds more bytes than this at any moment."""
     most = np.zeros(ROWS - MEMORY)
     for costs in model.nodes:

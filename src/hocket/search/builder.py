@@ -12,9 +12,10 @@ from math import inf
 
 import numpy as np
 
-from hocket.cost.prices import MeshPrices
+from hocket.cost.prices import BUCKET_BYTES, MeshPrices
 from hocket.graph.recompute import random_pairs
 from hocket.graph.types import Graph, TensorType
+from hocket.program.bundle import BUNDLED, PREFETCH_BYTES
 from hocket.search.model import BACKWARD, MEMORY, MOMENTS, ROWS, TIMES, TRAFFIC, WORK, Costs, Model
 from hocket.search.pins import Pins
 from hocket.search.pricing import AnyShares, OneRank, busiest_rank, fullest_rank
@@ -86,7 +87,7 @@ class Builder:
         self.counts: dict[int, int] = {}
         self.directs: dict[int, int] = {}
         self.memory: dict[int, Costs] = {}
-        self.cuts = Cuts(problem.structure.units, problem.shares, problem.structure.parts)
+        self.cuts = Cuts(problem.structure.units, problem.shares, problem.structure.parts, pricing.fair)
 
     def run(self) -> None:
         """Fill the problem."""
@@ -145,6 +146,7 @@ class Builder:
     def _inputs(self) -> None:
         trained = {name for name, _ in self.graph.gradients}
         classes: dict[int, list[str]] = {}
+        waiting = [False] * MOMENTS
         for entry in self.graph.inputs:
             classes.setdefault(self.fold.inputs[entry.name], []).append(entry.name)
         roles = {i.name: i for i in self.graph.inputs}
@@ -162,7 +164,14 @@ class Builder:
             for row, moment in enumerate(self.p.structure.moments, MEMORY):
                 there = sum(name in moment.gradients for name in names)
                 costs[row] = held * (len(names) * (each + state) + there * each)
+                if there and moment.at < len(self.graph.operations) and not waiting[row - MEMORY]:
+                    costs[row] -= self._waiting()
+                    waiting[row - MEMORY] = True
             self.stored[number] = self._node(Node("stored", tuple(names), options), costs)
+
+    def _waiting(self) -> float:
+        """Most bytes of gradients that wait in bundles: less than a full one per kind of collective and axis."""
+        return float(len(BUNDLED) * len(self.mesh.sizes) * BUCKET_BYTES)
 
     def _elements(self, layout: Layout, tensor: TensorType) -> float:
         return tensor.elements * self.pricing.held(layout)
@@ -298,7 +307,8 @@ class Builder:
                 self._remember(port.node)[row] += sizes * count
                 self._remember(made.node)[row] -= own * count
             same = np.array([[a == b for b in port.layouts] for a in made.layouts])
-            penalty = np.where((sizes[None, :] < own[:, None] + 0.5) & ~same, inf, 0.0)
+            least = own[:, None] - 0.5 if self.pricing.fair else own[:, None] + 0.5
+            penalty = np.where((sizes[None, :] < least) & ~same, inf, 0.0)
             blocked = np.zeros((TIMES, *penalty.shape))
             blocked[WORK] = penalty
             self.p.model.add_edge(made.node, port.node, blocked)
@@ -344,7 +354,13 @@ class Builder:
         if not back and node.kind != "used" and not direct:
             return inf
         beyond = [self.p.operation_nodes[self.fold.operations[index]] for index in end.beyond]
-        return sum(float(costs[:TIMES].sum(axis=0)[np.isfinite(costs[WORK])].max(initial=0.0))
+        waits = 0.0  # what asynchronous communication costs the computation may pass meanwhile
+        if self.p.prices.cluster.overlap < 1:
+            size = PREFETCH_BYTES + BUCKET_BYTES
+            axes = range(len(self.mesh.sizes))
+            longest = max(self.p.prices.collective("all_reduce", axis, size) for axis in axes)
+            waits = (1 - self.p.prices.cluster.overlap) * longest
+        return waits + sum(float(costs[:TIMES].sum(axis=0)[np.isfinite(costs[WORK])].max(initial=0.0))
                    for costs in (self.p.model.nodes[number] for number in beyond))  # fmt: skip
 
     def _edges(self) -> None:

@@ -30,8 +30,10 @@ def load_of(
     """What a stage's programs (one per kind of device and share) ask of the devices of a mesh's first axis.
 
     `parts[index]` is the part of the graph that an operation belongs to (none: all are in the first). Every
-    program's rank must have shares. Lines go through what the programs take at their present shares.
+    program's rank must have shares. Lines go through what the programs take at their present shares; of ranks that
+    rounding alone tells apart the first stands for all.
     """
+    programs = one_per_kind(programs, stage, cluster)
     kinds = [kind_of(program.rank, stage, cluster) for program in programs]
     mesh = stage.mesh
     rows = [kind_of(mesh.first + p * mesh.stride(AXIS), stage, cluster) for p in range(mesh.sizes[AXIS])]
@@ -41,6 +43,14 @@ def load_of(
     )
     limits = tuple(float(cluster.memory_limit(program.rank)) for program in programs)
     return Load(reader.passes(), tuple(rows.count(kind) for kind in kinds), memory, limits, len(stage.shares))
+
+
+def one_per_kind(programs: Sequence[Program], stage: Stage, cluster: Cluster) -> tuple[Program, ...]:
+    """The first program of every kind of device and share."""
+    found: dict[object, Program] = {}
+    for program in programs:
+        found.setdefault(kind_of(program.rank, stage, cluster), program)
+    return tuple(found.values())
 
 
 def _splits(text: str) -> bool:

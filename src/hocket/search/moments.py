@@ -104,7 +104,10 @@ def _moment(graph: Graph, flow: Flow, last: dict[str, int], at: int) -> Moment:
                 above[name] = roots[operation.inputs[0]]
     never = set(flow.leaving) | {entry.name for entry in graph.inputs}
     closed = {roots[name] for name in never if name in roots}
-    expanded = {name for op in graph.operations[:at] if op.kind == "expand" for name in op.outputs}
+    expanded: set[str] = set()
+    for operation in graph.operations[:at]:
+        if operation.kind == "expand" or (operation.kind in VIEWS and operation.inputs[0] in expanded):
+            expanded.update(operation.outputs)
     for name in made:
         root = roots[name]
         if last[name] < at or name in expanded or root in closed:

@@ -6,6 +6,8 @@ follows module by module.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hocket.cost.compute import work
 from hocket.graph.types import Graph
 
@@ -70,3 +72,10 @@ def _follow(graph: Graph, forward: list[int]) -> list[int]:
         found.append(part)
         made.update(dict.fromkeys(operation.outputs, part))
     return found
+
+
+def every_part(graph: Graph, counts: Sequence[int]) -> tuple[int, ...]:
+    """Parts as fine as all of several cuts together."""
+    cuts = list(zip(*(find_parts(graph, count) for count in counts), strict=True))
+    number = {key: place for place, key in enumerate(sorted(set(cuts)))}
+    return tuple(number[key] for key in cuts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from hocket.errors import LayoutError, PinError
@@ -108,6 +108,15 @@ def _matches(path: str, pattern: str) -> bool:
     return fnmatchcase(path, pattern) or fnmatchcase(path, f"*.{pattern}")
 
 
+def _sizes(placement: object) -> tuple[int, ...]:
+    return placement.sizes if isinstance(placement, Split) else ()
+
+
+def _without(layout: Layout) -> Layout:
+    """The layout with even splits in place of uneven ones: a pin without sizes means either."""
+    return Layout(tuple(replace(p, sizes=()) if isinstance(p, Split) else p for p in layout.placements))
+
+
 def _agrees(layout: Layout, text: str, mesh: Mesh) -> bool:
     if text in ("replicate", "R"):
         return layout.is_replicated
@@ -120,6 +129,7 @@ def _agrees(layout: Layout, text: str, mesh: Mesh) -> bool:
     if text == "any":
         return True
     try:
-        return Layout.parse(text) == layout
+        wanted = Layout.parse(text)
+        return wanted == layout or (not any(_sizes(p) for p in wanted.placements) and wanted == _without(layout))
     except LayoutError:
         return False

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from hocket.cluster.types import Cluster, Device
+from hocket.cluster.types import Cluster, Curve, Device
 from hocket.cost.prices import MeshPrices
 from hocket.graph.types import Graph, Operation, TensorType
 from hocket.sharding.layout import REPLICATE, Layout, Split, share_at
@@ -127,6 +127,24 @@ class AnyShares:
     def fair(self) -> bool:
         """Whether communication is priced as if all shares were equal, which is when it is least."""
         return True
+
+
+def at_best(cluster: Cluster) -> Cluster:
+    """The cluster whose devices reach at any size the best rate that they reach at that size or a smaller one."""
+
+    def rising(curve: Curve) -> Curve:
+        best, points = 0.0, []
+        for size, value in curve:
+            best = max(best, value)
+            points.append((size, best))
+        return tuple(points)
+
+    def best(device: Device) -> Device:
+        products = tuple((dtype, rising(curve)) for dtype, curve in device.products)
+        return replace(device, products=products, traffic=rising(device.traffic))
+
+    machines = tuple(replace(machine, device=best(machine.device)) for machine in cluster.machines)
+    return replace(cluster, machines=machines)
 
 
 def strategy_seconds(

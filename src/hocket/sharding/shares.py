@@ -92,12 +92,14 @@ class Cuts:
     """How the axes of a mesh are shared, for every part of a graph: sizes of each factor and dim.
 
     `shares[part][axis]` are fractions per position, `parts[index]` is the part that an operation belongs to
-    (HAP calls parts of a model with shares of their own segments, section 5.2).
+    (HAP calls parts of a model with shares of their own segments, section 5.2). `loose`: whatever falls into two
+    units can be cut, as if devices might have no share.
     """
 
     units: Mapping[Place, int]
     shares: tuple[tuple[Shares, ...], ...]
     parts: tuple[int, ...]
+    loose: bool = False
     memo: dict[tuple[int, int, int], tuple[int, ...] | None] = field(default_factory=dict)
 
     def uneven(self, axis: int) -> bool:
@@ -113,7 +115,7 @@ class Cuts:
         return self.memo[key]
 
     def _sizes(self, units: int, shares: Shares) -> tuple[int, ...] | None:
-        if units < sum(1 for share in shares if share > 0):
+        if units < (2 if self.loose else sum(1 for share in shares if share > 0)):
             return None  # some device would have nothing although it has a share
         return plain_sizes(round_shares(shares, units)) if shares else ()
 
