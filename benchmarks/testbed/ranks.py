@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-WARM, STEPS, ROUNDS = 1, 2, 2
+WARM, STEPS, ROUNDS = 1, 1, 3
 """Every plan runs STEPS steps in each of ROUNDS turns, after WARM steps in all."""
 
 
