@@ -207,3 +207,33 @@ def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path: Path) -> None:
     assert "stopped" in errors
     assert "Traceback" not in errors
     assert not (tmp_path / "p").exists()
+
+
+MIXED = """format: hocket-cluster/1
+machines:
+  - {name: fast, device: V100-16GB, count: 2}
+  - {name: slow, device: P100-16GB, count: 2}
+network: 10.4 Gbit/s
+"""
+
+
+def test_shares_of_unequal_devices(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    cluster, path = tmp_path / "mixed.yaml", tmp_path / "p.json"
+    cluster.write_text(MIXED)
+    given = ("plan", "tiny:gpt2", "-c", str(cluster), "--shares", "30%,30%,20%,20%", "-o", str(path))
+    assert "2 x 0.3 on V100-16GB, 2 x 0.2 on P100-16GB" in output(capsys, *given)
+    assert load_plan(path).stage.shares == (((0.3, 0.3, 0.2, 0.2),),)
+    assert "equal" in output(capsys, "verify", str(path), "tiny:gpt2")
+    for shares, told in (
+        ("0.5,0.6,0,0", "add up to 1.1"),
+        ("0.5,x", "0.5,0.3,0.2"),
+        ("0.5,0.3,0.2", "for 4 devices"),
+    ):
+        assert run(["plan", "tiny:gpt2", "-c", str(cluster), "--shares", shares]) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_the_solver_greets_nobody(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hocket.cli.main", "plan", "tiny:gpt2", "-c", "local:2", "--budget", "1s"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert "HiGHS" not in done.stdout

@@ -15,7 +15,7 @@ from hocket.plan.types import Plan
 from hocket.report.clock import Share, Traffic
 from hocket.report.explain import Explanation, Verdict
 from hocket.report.layers import Layer, small
-from hocket.report.words import cluster_words, mesh_words, percent, shown
+from hocket.report.words import cluster_words, mesh_words, percent, shares_words, shown
 from hocket.units import format_bytes, format_seconds
 
 WIDTH = 100
@@ -73,6 +73,8 @@ def summary(plan: Plan) -> Table:
         ("proven", certificate(plan)),
         ("memory", memory_words(plan)),
     ]
+    if plan.stage.shares:
+        rows.insert(2, ("shares", shares_words(plan.stage, plan.cluster)))
     if plan.recompute:
         rows.append(("recompute", f"{len(plan.recompute)} blocks: {shown(plan.recompute, 3)}"))
     if plan.search.pins:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 from math import prod
 
 from hocket.cluster.types import Cluster, Machine
 from hocket.graph.types import Operation
+from hocket.plan.types import Stage
 from hocket.sharding.layout import Layout, Partial, Split
 from hocket.sharding.mesh import Mesh
 from hocket.sharding.rule import Rule
@@ -93,6 +95,20 @@ def mesh_words(mesh: Mesh) -> str:
     if len(mesh.sizes) == 1:
         return f"{mesh}, one axis"
     return f"{mesh} ({', '.join(f'axis {a} of {n}' for a, n in enumerate(mesh.sizes))})"
+
+
+def shares_words(stage: Stage, cluster: Cluster) -> str:
+    """`2 x 30 % on V100-16GB, 2 x 20 % on P100-16GB`, part by part, of the first axis's positions."""
+    mesh = stage.mesh
+    devices = [cluster.devices[mesh.first + p * mesh.stride(0)].name for p in range(mesh.sizes[0])]
+    parts = []
+    for part in stage.shares:
+        runs = [(key, len(list(same))) for key, same in groupby(zip(part[0], devices, strict=True))]
+        each = [f"{f'{n} x ' if n > 1 else ''}{share:.3g} on {device}" for (share, device), n in runs]
+        parts.append(", ".join(each))
+    if len(set(parts)) == 1:
+        return parts[0]
+    return "; ".join(f"part {number} of the layers: {words}" for number, words in enumerate(parts, 1))
 
 
 def cluster_words(cluster: Cluster) -> str:

@@ -7,8 +7,11 @@ quadratic program the same way). The time of each pass is a variable above its w
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from math import inf, isfinite
 
@@ -107,10 +110,25 @@ def relax(
 
 def quiet_solver() -> highspy.Highs:
     """A solver that prints nothing, on one thread: HiGHS refuses to change the number within a process."""
+    _greet()
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", 1)
     return solver
+
+
+@cache
+def _greet() -> None:
+    """Make the first solver of the process while nobody listens: HiGHS 1.16 then prints its banner."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        highspy.Highs()  # type: ignore[no-untyped-call]
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _solver(
