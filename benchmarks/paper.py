@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -68,14 +69,14 @@ def plan(graph: Any, cluster: Any, options: dict[str, Any]) -> Any:
         return error
 
 
-def table() -> Results:
+def table(sizes: Sequence[int] = GPUS) -> Results:
     """Judged seconds of every model by every method on every size of the cluster."""
     from hocket import api
 
     columns = ("model", "GPUs", *METHODS, "bound", "DP-EV / hocket", "search s", "hocket's shares")
     results = Results("paper", "HAP's models on HAP's cluster, in simulation: step seconds", columns)
     for name in PER_DEVICE:
-        for devices in GPUS:
+        for devices in sizes:
             cluster = cluster_of(devices)
             graph = api.capture(*made(name, devices))
             cells, found = [], {}
@@ -145,11 +146,18 @@ def figure() -> Results:
 
 
 def main() -> None:
-    for make, name in ((figure, "figure"), (table, "table")):
-        if not sys.argv[1:] or name in sys.argv[1:]:
-            results = make()
-            results.show()
-            results.save("python benchmarks/paper.py" + "".join(f" {a}" for a in sys.argv[1:]))
+    asked = sys.argv[1:]
+    sizes = [int(text) for text in asked if text.isdecimal()]
+    if not asked or "figure" in asked:
+        finish(figure())
+    if not asked or "table" in asked:
+        finish(table(sizes or GPUS))
+
+
+def finish(results: Results) -> None:
+    """Show and save."""
+    results.show()
+    results.save(" ".join(["python benchmarks/paper.py", *sys.argv[1:]]))
 
 
 if __name__ == "__main__":
