@@ -23,7 +23,7 @@ Place = tuple[str, int]
 
 def check_shares(shares: Sequence[float], positions: int, culprit: str) -> None:
     """Raise LayoutError unless these are fractions of one whole, one per position."""
-    rule = "shares are one fraction per device, none negative, adding up to 1"
+    rule = "are one fraction per device, none negative, adding up to 1"
     if len(shares) != positions:
         raise LayoutError(culprit, rule, f"{len(shares)} shares for {positions} devices")
     if any(not share >= 0 for share in shares) or abs(sum(shares) - 1) > 1e-6:
