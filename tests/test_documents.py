@@ -69,7 +69,7 @@ def test_the_readme_tells_the_purpose_of_every_file() -> None:
         told.add(room + name if line.startswith("    ") else name)
     files = {p.relative_to(SOURCE) for p in SOURCE.rglob("*") if p.suffix in (".py", ".txt")}
     found = {str(p) for p in files if p.name != "__init__.py" or len(p.parts) == 1}
-    rooms = {f"{p.parent.name}/" for p in SOURCE.glob("*/__init__.py")}
+    rooms = {f"{p.parent.relative_to(SOURCE)}/" for p in SOURCE.rglob("*/__init__.py")}
     assert told == found | rooms, "the file tree in README.md lists every file of src/hocket, one purpose a line"
 
 

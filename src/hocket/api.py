@@ -28,7 +28,7 @@ from hocket.search.case import Settings, runner_ups
 from hocket.search.judge import finish
 from hocket.search.known import Known
 from hocket.search.pins import Pins, check_pins
-from hocket.search.searchers import SEARCHERS
+from hocket.search.searchers import NAMES
 from hocket.sharding.shares import check_shares
 from hocket.simulate.engine import simulate as run_clock
 from hocket.simulate.timeline import Timeline
@@ -58,7 +58,7 @@ def plan(
 ) -> Plan:
     """The best plan found for a training step on a cluster, with a proven bound.
 
-    `graph` is one microbatch. `search` is auto, ilp, greedy or exhaustive; `budget` in seconds; `gap` the
+    `graph` is one microbatch. `search` is auto, ilp, greedy, exhaustive or astar; `budget` in seconds; `gap` the
     relative distance from the bound at which to stop; `axes` the most axes of a mesh (0: it depends);
     `optimizer` one of OPTIMIZER_BYTES; `like` a layout picked by hand, as `tp=2,dp=2,zero=3`. `shares` are the
     fractions of work that the devices get, in order (or the machines, where there are as many); without them
@@ -121,8 +121,8 @@ def _settings(
     gap: float,
     axes: int,
 ) -> Settings:
-    if searcher != "auto" and searcher not in SEARCHERS:
-        raise PlanError(f"search {searcher!r}", f"is one of auto, {', '.join(SEARCHERS)}", searcher)
+    if searcher not in NAMES:
+        raise PlanError(f"search {searcher!r}", f"is one of {', '.join(NAMES)}", searcher)
     if optimizer not in OPTIMIZER_BYTES:
         raise PlanError(f"optimizer {optimizer!r}", f"is one of {', '.join(OPTIMIZER_BYTES)}", optimizer)
     pinned = Pins.parse(pins)

@@ -46,7 +46,7 @@ def plan(
     ] = None,
     microbatches: Annotated[int, typer.Option("--microbatches", "-m", min=1, help="Microbatches in a step.")] = 1,
     budget: Annotated[str, typer.Option(help="Longest time to search, as 10s or '2 min'.")] = "",
-    search: Annotated[str, typer.Option(help="auto, ilp, greedy or exhaustive.")] = "auto",
+    search: Annotated[str, typer.Option(help="auto, ilp, greedy, exhaustive or astar.")] = "auto",
     like: Annotated[
         list[str] | None, typer.Option(help="Also judge a layout picked by hand, as tp=2,dp=2,zero=3.")
     ] = None,

@@ -28,8 +28,9 @@ from hocket.search.parts import every_part, find_parts
 from hocket.search.pins import Pins
 from hocket.search.pricing import at_best, fullest_rank
 from hocket.search.problem import Problem
-from hocket.search.searchers import SEARCHERS, Searcher, greedy
+from hocket.search.searchers import SEARCHERS, SYNTHESIS, Searcher, greedy
 from hocket.search.structure import Structure, find_structure
+from hocket.search.synthesis.look import look_by_synthesis
 from hocket.search.uneven import by, is_mixed, speeds
 from hocket.search.unlike import PARTS, search_shares
 from hocket.sharding.mesh import Mesh
@@ -94,7 +95,7 @@ class Search:
         self.ledger = Ledger(graph, cluster, settings)
         self.first: tuple[Case, tuple[int, ...]] | None = None
         self.structures: dict[tuple[tuple[str, ...], int], Structure] = {}
-        self.searcher: Searcher = SEARCHERS["ilp" if settings.searcher == "auto" else settings.searcher]
+        self.searcher: Searcher = SEARCHERS.get(settings.searcher, SEARCHERS["ilp"])
 
     def run(self) -> Found:
         """Search all cases; what is known at the end."""
@@ -118,7 +119,8 @@ class Search:
         if self.ledger.found.stage is None and self.first is not None:
             case, choice = self.first
             self.ledger.prove(case, 0.0)
-            self.ledger.offer(case, self.open(case).problem, choice, 0.0)
+            problem = self.open(case).problem
+            self.ledger.offer(case, problem, problem.stage(choice), 0.0)
         self.ledger.found.elapsed = time.monotonic() - start
         if self.ledger.found.stage is None:
             self.ledger.nothing_fits(self.over())
@@ -196,9 +198,8 @@ class Search:
         cutoff = self.ledger.found.seconds * (1 + TIE)
         solution = self.searcher(cones.model, left, FIRST_GAP, cutoff, self.stop)
         if solution.choice is not None and cones.model.seconds(solution.choice) < cutoff:
-            self.ledger.offer(
-                case, problem, cones.expand(solution.choice), self.ledger.bounds.get(case, 0.0), known.title
-            )
+            stage = problem.stage(cones.expand(solution.choice))
+            self.ledger.offer(case, problem, stage, self.ledger.bounds.get(case, 0.0), known.title)
 
     def _refine(self) -> None:
         """Search to the end what could still be better, the least bound first, beside what people would pick."""
@@ -264,7 +265,8 @@ class Search:
         if self.settings.pins.mesh is not None:
             check_shares(self.settings.shares or (1.0,), self._positions(self.settings.pins.mesh), "shares")
             return (self.settings.pins.mesh,)
-        axes = self.settings.axes or (3 if self.cluster.size <= SMALL else 2)
+        flat = self.settings.searcher == SYNTHESIS
+        axes = self.settings.axes or (1 if flat else 3 if self.cluster.size <= SMALL else 2)
         self.ledger.found.space = (
             f"meshes of up to {axes} axes; all repeated blocks recomputed where memory is short (on the best mesh "
             "also half of them or three quarters), none elsewhere; "
@@ -330,6 +332,9 @@ class Search:
             reason = f"needs at least {format_bytes(self.ledger.excess[case])} more per device"
             self.ledger.found.alternatives.append(Alternative(str(case), inf, inf, reason))
             return True
+        if self.settings.searcher == SYNTHESIS:
+            judged = None if case in self.ledger.results else look_by_synthesis(self, case)
+            return judged is not None and not judged.fits
         problem, cones = self.open(case).problem, self.open(case).cones
         model, tight, limit = cones.model, False, self.limit_of(case)
         model.limit = limit
@@ -357,9 +362,10 @@ class Search:
                     break
                 model.limit = self.ledger.tightened[case]
                 continue
-            judged = self.ledger.offer(case, problem, cones.expand(solution.choice), solution.bound)
+            stage = problem.stage(cones.expand(solution.choice))
+            judged = self.ledger.offer(case, problem, stage, solution.bound)
             if judged.fits:
-                self.ledger.results[case] = (judged, problem.stage(cones.expand(solution.choice)))
+                self.ledger.results[case] = (judged, stage)
                 break
             tight = True
             model.limit = min(model.limit, held) - 1.1 * judged.excess

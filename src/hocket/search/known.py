@@ -125,6 +125,21 @@ def restrict(problem: Problem, known: Known) -> Model:
     return model
 
 
+def data_parallel(problem: Problem) -> dict[int, frozenset[int]]:
+    """Per class of operations the strategies (by number) that divide samples over the first axis."""
+    dims = batch_dims(problem.graph, problem.rules)
+    found: dict[int, frozenset[int]] = {}
+    for index, number in enumerate(problem.fold.operations):
+        if number in found:
+            continue
+        operation, options = problem.graph.operations[index], problem.nodes[problem.operation_nodes[number]].options
+        batch = _batch_factors((*operation.inputs, *operation.outputs), problem.rules[index], dims)
+        allowed = _operations(options, batch, 0, None) if operation.inputs else np.ones(len(options), dtype=bool)
+        numbers = np.flatnonzero(allowed) if allowed.any() else np.arange(len(options))
+        found[number] = frozenset(int(n) for n in numbers)
+    return found
+
+
 def _batch_factors(names: tuple[str, ...], rule: Rule, dims: dict[str, int]) -> frozenset[str]:
     return frozenset(
         f.name

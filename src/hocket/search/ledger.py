@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import inf
 from typing import NoReturn
 
@@ -37,14 +36,12 @@ class Ledger:
         self.judged: dict[Case, float] = {}
         self.excess: dict[Case, int] = {}
 
-    def offer(
-        self, case: Case, problem: Problem, choice: Sequence[int], bound: float, title: str = ""
-    ) -> Judgement:
-        """Judge an assignment and keep it if it is the best that fits."""
+    def offer(self, case: Case, problem: Problem, stage: Stage, bound: float, title: str = "") -> Judgement:
+        """Judge a stage and keep it if it is the best that fits."""
         again = f", {len(case.blocks)} blocks recomputed" if case.blocks else ""
         known = bool(title)
         title = title + again if title else str(case)
-        graph, stage = problem.graph, problem.stage(choice)
+        graph = problem.graph
         judged = judge(graph, stage, self.cluster, self.settings.optimizer_bytes, problem.prices)
         if not judged.fits:
             self.excess[case] = min(judged.excess, self.excess.get(case, judged.excess))

@@ -133,3 +133,7 @@ def _descend(
 
 
 SEARCHERS: dict[str, Searcher] = {"ilp": ilp, "greedy": greedy, "exhaustive": exhaustive}
+SYNTHESIS = "astar"
+"""The searcher that works on graphs in place of models: HAP's program synthesis."""
+NAMES = ("auto", *SEARCHERS, SYNTHESIS)
+"""Every searcher that can be asked for."""
