@@ -127,7 +127,9 @@ def _least_memory(model: Model, progress: Progress, end: float, stop: threading.
         return True
     least = 0.0
     for moment in range(MEMORY, ROWS):
-        reduced = reduce_model(_scalar(model, _memory_alone(moment, 1.0 / model.limit)))
+        reduced = reduce_model(_scalar(model, _memory_alone(moment, 1.0 / model.limit)), end=end)
+        if time.monotonic() > end:
+            return True
         solution, _ = relax(reduced.model, max(0.1, end - time.monotonic()), stop)
         if solution.infeasible or solution.bound > 1.0 + 1e-9:
             return False
@@ -177,8 +179,10 @@ def _weighed(costs: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArra
 def _try(model: Model, weights: Weights, progress: Progress, end: float, stop: threading.Event | None) -> bool:
     """Solve the model under weights: better bound, another assignment. False when time ran out."""
     scalar = _scalar(model, weights.costs(model.limit))
-    reduced = reduce_model(scalar)
-    left = max(0.1, end - time.monotonic())
+    reduced = reduce_model(scalar, end=end)
+    left = end - time.monotonic()
+    if left < 0:
+        return False
     solution, shares = relax(reduced.model, left, stop)
     if solution.infeasible:
         progress.bound = inf
@@ -247,7 +251,9 @@ def _combine(model: Model, progress: Progress, end: float, gap: float, stop: thr
 
 def _in_full(model: Model, progress: Progress, end: float, gap: float, stop: threading.Event | None) -> None:
     """The integer program itself, where the model is small enough for it."""
-    reduced = reduce_model(model)
+    reduced = reduce_model(model, end=end)
+    if time.monotonic() > end:
+        return
     if sum(costs[0].size for costs in reduced.model.edges.values()) > SMALL_PAIRS:
         return
     left = min(COMBINE_SECONDS, max(0.1, end - time.monotonic()))
@@ -270,8 +276,9 @@ def _solve_part(
         part.add_node(model.labels[u], costs[:, keep[u]])
     for (u, v), costs in model.edges.items():
         part.add_edge(u, v, costs[:, keep[u]][:, :, keep[v]])
-    smaller = reduce_model(part)
-    solution = solve(smaller.model, seconds, gap, cutoff, stop)
+    end = time.monotonic() + seconds
+    smaller = reduce_model(part, end=end)
+    solution = solve(smaller.model, max(0.1, end - time.monotonic()), gap, cutoff, stop)
     if solution.choice is None:
         return None
     local = smaller.expand(solution.choice)

@@ -19,6 +19,7 @@ from hocket.search.anytime import most_memory
 from hocket.search.builder import build_problem
 from hocket.search.case import Case, Found, Settings, meshes
 from hocket.search.cones import Cones, build_cones
+from hocket.search.glance import in_order
 from hocket.search.ilp import Solution
 from hocket.search.known import Known, restrict
 from hocket.search.ledger import TIE, Ledger
@@ -42,8 +43,6 @@ Watcher = Callable[[str, int, int, str], None]
 
 SMALL = 16
 """Up to so many devices meshes have up to three axes, beyond two (unless asked): their number grows fast."""
-GLANCE_GAP = 0.5
-"""Relative gap of the glance that puts meshes in order."""
 FIRST_GAP = 0.12
 """Relative gap of the first look at every mesh."""
 LOWERED_GAP = 0.05
@@ -100,7 +99,7 @@ class Search:
     def run(self) -> Found:
         """Search all cases; what is known at the end."""
         start = time.monotonic()
-        cases = self._in_order(self._meshes())
+        cases = in_order(self, self._meshes())
         for number, mesh in enumerate(cases):
             self.watcher("search", number, len(cases), f"a first look at mesh {mesh}")
             self._mesh(mesh)
@@ -125,24 +124,6 @@ class Search:
         if self.ledger.found.stage is None:
             self.ledger.nothing_fits(self.over())
         return self.ledger.found
-
-    def _in_order(self, cases: tuple[Mesh, ...]) -> tuple[Mesh, ...]:
-        """The meshes with the most promising first, by a glance at each: good plans end the search of others."""
-        if len(cases) == 1 or self.settings.searcher not in ("auto", "ilp"):
-            return cases
-        seen: dict[Mesh, float] = {}
-        for number, mesh in enumerate(cases):
-            if self.over():
-                break
-            self.watcher("search", number, 2 * len(cases), f"a glance at mesh {mesh}")
-            case = self.first_case(mesh, self.blocks if self.hopeless(Case(mesh, ())) else ())
-            if not self.hopeless(case):
-                model = self.open(case).cones.model
-                left = min(max(0.1, self.end - time.monotonic()), CASE_SECONDS)
-                solution = self.searcher(model, left, GLANCE_GAP, inf, self.stop)
-                self.ledger.prove(case, solution.bound)
-                seen[mesh] = model.seconds(solution.choice) if solution.choice else inf
-        return tuple(sorted(cases, key=lambda mesh: seen.get(mesh, inf)))
 
     def first_case(self, mesh: Mesh, blocks: tuple[str, ...]) -> Case:
         """The first case of a mesh: with the user's shares, by speed where devices are unlike, or even."""

@@ -9,6 +9,7 @@ a node with one choice left is folded into its neighbours.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -182,22 +183,24 @@ def _largest_change(costs: Costs) -> Costs:
     rows = costs.shape[0]
     result = np.empty((rows, count, count))
     step = max(1, CHUNK // max(1, rows * count * width))
+    priced = costs.copy()
+    priced[:, np.isinf(costs[WORK])] = inf
     with np.errstate(invalid="ignore"):
         for low in range(0, count, step):
-            change = costs[:, low : low + step, None, :] - costs[:, None, :, :]
-            # an impossible pair: replacing it costs nothing, choosing it costs everything
-            change[:, np.broadcast_to(np.isinf(costs[WORK])[None, :, :], change.shape[1:])] = -inf
-            blocked = np.isinf(costs[WORK, low : low + step])[:, None, :] & np.isfinite(costs[WORK])[None, :, :]
-            change[:, blocked] = inf
-            result[:, low : low + step] = change.max(axis=3)
-    return np.where(np.isneginf(result), 0.0, result)
+            # an impossible pair: replacing it costs nothing (finite - inf, inf - inf), choosing it costs everything
+            change = priced[:, low : low + step, None, :] - priced[:, None, :, :]
+            np.fmax.reduce(change, axis=3, out=result[:, low : low + step])
+    return np.where(np.isfinite(result) | np.isposinf(result), result, 0.0)
 
 
-def reduce_model(model: Model, dominance: bool = True, folding: bool = True) -> Reduced:
-    """The model made smaller; the least time of both is the same, and so is its least memory."""
+def reduce_model(model: Model, dominance: bool = True, folding: bool = True, end: float = inf) -> Reduced:
+    """The model made smaller; the least time of both is the same, and so is its least memory.
+
+    It is no smaller than it has become at the point in time `end`.
+    """
     work = _Work(model)
     waiting = dict.fromkeys(range(len(work.nodes)))
-    while waiting:
+    while waiting and time.monotonic() < end:
         node = next(iter(waiting))
         del waiting[node]
         if node in work.gone:

@@ -11,6 +11,7 @@ from hocket.plan.types import Stage
 from hocket.search.alternate import alternate
 from hocket.search.case import Case
 from hocket.search.judge import Judgement
+from hocket.search.synthesis.look import look_by_synthesis
 from hocket.search.uneven import starts
 from hocket.sharding.mesh import Mesh
 from hocket.sharding.shares import Shares
@@ -31,6 +32,8 @@ def search_shares(search: Search, mesh: Mesh, blocks: tuple[str, ...], gap: floa
     if ledger.bounds.get(joint, inf) >= ledger.found.seconds:
         return ledger.bounds.get(joint, inf) == inf
     run = _Run(search, mesh, blocks, gap)
+    if search.settings.searcher == "auto" and not search.over():
+        run.dive()
     for shares in starts(search.graph, search.cluster, mesh):
         run.start((shares,))
     for count in PARTS:
@@ -60,6 +63,13 @@ class _Run:
         if result is not None:
             self.best = min(self.best, (result[0].seconds, shares))
         return result
+
+    def dive(self) -> None:
+        """A first program for shares by speed, by synthesis: it ends the search of much else, and where models are
+        too large to be searched to the end (many experts) it may stay the best."""
+        case = self.search.first_case(self.mesh, self.blocks)
+        if sum(size > 1 for size in self.mesh.sizes) == 1 and not self.search.hopeless(case):
+            look_by_synthesis(self.search, case, dives_only=True)
 
     def start(self, shares: tuple[Shares, ...]) -> None:
         search = self.search

@@ -32,7 +32,7 @@ def kinds_of(cluster: Cluster, mesh: Mesh, shares: Sequence[Sequence[Shares]]) -
     return tuple(found.values())
 
 
-def look_by_synthesis(search: Search, case: Case) -> Judgement | None:
+def look_by_synthesis(search: Search, case: Case, dives_only: bool = False) -> Judgement | None:
     """Synthesise a program for a case and offer it to the ledger; None where none was found in the time.
 
     What is proven holds for HAP's cost, which knows no overlap; for the judge's it is the work alone.
@@ -41,7 +41,7 @@ def look_by_synthesis(search: Search, case: Case) -> Judgement | None:
     ledger.prove(case, least_seconds(search.graph, search.cluster))
     left = min(max(0.5, search.end - time.monotonic()), SECONDS)
     ranks = kinds_of(search.cluster, case.mesh, problem.shares)
-    found = synthesise(problem, ranks, left, search.settings.gap, search.stop)
+    found = synthesise(problem, ranks, left, search.settings.gap, search.stop, dives_only=dives_only)
     if found.program is None:
         return None
     stage = stage_of(problem, found.program)

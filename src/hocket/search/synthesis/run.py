@@ -34,11 +34,12 @@ def synthesise(
     gap: float = 0.0,
     stop: threading.Event | None = None,
     speedups: Speedups | None = None,
+    dives_only: bool = False,
 ) -> Result:
     """The best program for a problem; `ranks` stand for the kinds of devices, `seconds` is the budget.
 
     With a budget, dives come first (see Descent): what they find ends the search of much else, and stands where the
-    search itself does not come to an end.
+    search itself does not come to an end. With `dives_only` it does not begin; the bound is that of the payments.
     """
     end = time.monotonic() + seconds
     theory = Theory(problem, ranks, speedups or Speedups())
@@ -46,6 +47,9 @@ def synthesise(
     descent = Descent(theory, search.potentials, end, stop)
     if seconds < inf:
         descent.run()
+    if dives_only:
+        program = program_of(theory, descent.triples) if descent.triples else None
+        return Result(program, descent.seconds, search.potentials.total(), descent.expanded)
     result = search.run(max(0.0, end - time.monotonic()), gap, stop, descent.seconds)
     triples = result.triples() if result.best is not None else descent.triples
     program = program_of(theory, triples) if triples else None
