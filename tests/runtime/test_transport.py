@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from hocket.errors import HocketError
 from hocket.program.types import GATHERS, SCATTERS, Collective
 from hocket.runtime.launch import spawn
 from hocket.runtime.pack import Pieces, cut, join
@@ -99,3 +102,40 @@ def test_collectives_on_three_processes() -> None:
 def test_cut_and_join_are_inverse(pieces: Pieces) -> None:
     whole = torch.randn(whole_shape(1, pieces))
     torch.testing.assert_close(join(cut(whole, 1, pieces), 1, pieces), whole, rtol=0, atol=0)
+
+
+def lose_one(kind: str) -> str:
+    """What a rank says of a collective that rank 1 is missing from, after one that all took part in."""
+    rank = dist.get_rank()
+    transport = DistributedTransport(Mesh((RANKS,)), rank, timeout=3.0)
+    dims, joins, join_pieces = (0,), (), ()
+    if kind in ("resize", "all_to_all"):
+        joins, join_pieces = ((0,) if kind == "resize" else (1,)), (EVEN,)
+    call = Collective(kind, 0, (0, 1, 2), ("v",), ("w",), dims, (UNEVEN1,), 0, 0.0, True, joins=joins,
+                      join_pieces=join_pieces)  # fmt: skip
+    whole = value((6, 6), torch.float32, 1)
+    if kind in GATHERS:
+        held = cut(whole, 0, UNEVEN1)[rank]
+    elif joins:
+        held = cut(whole, joins[0], EVEN)[rank]
+    else:
+        held = whole
+    transport.start(call, [held]).finish()
+    if rank == 1:
+        time.sleep(9.0)
+        return "gone"
+    try:
+        transport.start(call, [held]).finish()
+    except HocketError as error:
+        return str(error)
+    return "no error"
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", sorted({*GATHERS, *SCATTERS, "all_to_all", "resize"}))
+def test_a_rank_that_is_lost_is_named(kind: str) -> None:
+    first, gone, last = spawn(lose_one, RANKS, (kind,))
+    assert gone == "gone"
+    for rank, said in ((0, first), (2, last)):
+        assert said.startswith(f"rank {rank}, {kind} of v: every rank of group [0, 1, 2] answers within 3 s")
+        assert "missing: rank 1;" in said
