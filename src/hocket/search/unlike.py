@@ -69,7 +69,7 @@ class _Run:
         too large to be searched to the end (many experts) it may stay the best."""
         case = self.search.first_case(self.mesh, self.blocks)
         if sum(size > 1 for size in self.mesh.sizes) == 1 and not self.search.hopeless(case):
-            look_by_synthesis(self.search, case, dives_only=True)
+            look_by_synthesis(self.search, case, means="dives")
 
     def start(self, shares: tuple[Shares, ...]) -> None:
         search = self.search

@@ -78,7 +78,8 @@ class Synthesis:
         self.potentials = potentials or make_potentials(theory)
         self.kind = self.potentials.kind
         self.appenders = [self._appender(number) for number in range(len(theory.places))]
-        self.free_inputs = [t for t in theory.tensors.values() if t.stored]
+        self.last = {t.name: number for number, place in enumerate(theory.places) for t in place.tensors}
+        self.free_inputs = [t for t in theory.tensors.values() if t.stored and t.name in self.last]
         self.expanded = 0
         self.seen: dict[tuple[int, int], list[Partial]] = {}
 
@@ -186,7 +187,7 @@ class Synthesis:
     def _inputs(self, here: Partial) -> Iterator[Partial]:
         """Place an input that is not there yet, in every layout, as instructions of their own."""
         for tensor in self.free_inputs:
-            if here.properties >> tensor.first & tensor.space.all:
+            if here.properties >> tensor.first & tensor.space.all or self.last[tensor.name] < here.count:
                 continue
             for layout in tensor.stored:
                 bits = (tensor.space.free[layout] | tensor.kept(layout)) << tensor.first

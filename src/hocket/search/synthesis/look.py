@@ -11,7 +11,7 @@ from hocket.cost.compute import least_seconds
 from hocket.search.case import Case
 from hocket.search.judge import Judgement
 from hocket.search.synthesis.complete import stage_of
-from hocket.search.synthesis.run import synthesise
+from hocket.search.synthesis.run import Means, synthesise
 from hocket.sharding.mesh import Mesh
 from hocket.sharding.shares import Shares
 
@@ -32,7 +32,7 @@ def kinds_of(cluster: Cluster, mesh: Mesh, shares: Sequence[Sequence[Shares]]) -
     return tuple(found.values())
 
 
-def look_by_synthesis(search: Search, case: Case, dives_only: bool = False) -> Judgement | None:
+def look_by_synthesis(search: Search, case: Case, means: Means = "both") -> Judgement | None:
     """Synthesise a program for a case and offer it to the ledger; None where none was found in the time.
 
     What is proven holds for HAP's cost, which knows no overlap; for the judge's it is the work alone.
@@ -41,7 +41,7 @@ def look_by_synthesis(search: Search, case: Case, dives_only: bool = False) -> J
     ledger.prove(case, least_seconds(search.graph, search.cluster))
     left = min(max(0.5, search.end - time.monotonic()), SECONDS)
     ranks = kinds_of(search.cluster, case.mesh, problem.shares)
-    found = synthesise(problem, ranks, left, search.settings.gap, search.stop, dives_only=dives_only)
+    found = synthesise(problem, ranks, left, search.settings.gap, search.stop, means=means)
     if found.program is None:
         return None
     stage = stage_of(problem, found.program)

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from math import inf
+from typing import Literal
 
 from hocket.search.known import data_parallel
 from hocket.search.problem import Problem
@@ -15,6 +16,8 @@ from hocket.search.synthesis.astar import Synthesis, make_potentials
 from hocket.search.synthesis.potentials import Potentials
 from hocket.search.synthesis.program import SynthesisedProgram, program_of
 from hocket.search.synthesis.theory import Speedups, Theory, Triple
+
+Means = Literal["dives", "search", "both"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +37,20 @@ def synthesise(
     gap: float = 0.0,
     stop: threading.Event | None = None,
     speedups: Speedups | None = None,
-    dives_only: bool = False,
+    means: Means = "both",
 ) -> Result:
     """The best program for a problem; `ranks` stand for the kinds of devices, `seconds` is the budget.
 
     With a budget, dives come first (see Descent): what they find ends the search of much else, and stands where the
-    search itself does not come to an end. With `dives_only` it does not begin; the bound is that of the payments.
+    search itself does not come to an end. By dives alone, the bound is that of the payments.
     """
     end = time.monotonic() + seconds
     theory = Theory(problem, ranks, speedups or Speedups())
     search = Synthesis(theory, make_potentials(theory, time.monotonic() + seconds / 3))
     descent = Descent(theory, search.potentials, end, stop)
-    if seconds < inf:
+    if seconds < inf and means != "search":
         descent.run()
-    if dives_only:
+    if means == "dives":
         program = program_of(theory, descent.triples) if descent.triples else None
         return Result(program, descent.seconds, search.potentials.total(), descent.expanded)
     result = search.run(max(0.0, end - time.monotonic()), gap, stop, descent.seconds)
