@@ -78,7 +78,7 @@ def whole() -> Results:
         print(" | ".join(row), flush=True)
     results.target(f"a program within {WHOLE_SECONDS:g} s", not slow, ", ".join(slow) or "every model")
     results.remarks += [
-        "Cost, bound and gap are HAP's (stages between synchronisations, nothing overlaps); judged by hocket's clock.",
+        "Cost, bound and gap are HAP's: stages between synchronisations, no overlap. Judged by hocket's clock.",
         "Bound by computation alone: the paper's estimate of what is left, in the same time.",
     ]
     return results
@@ -116,7 +116,7 @@ def speedups() -> Results:
             print(" | ".join(row), flush=True)
     results.remarks += [
         "fused: inputs are placed by their first reader. once: a tensor is communicated at most once, an input "
-        "never. dropped: what nothing reads is forgotten. All: also guided by payments in place of computation alone.",
+        "never. dropped: what nothing reads is forgotten. All: also guided by payments, not by computation alone.",
         f"Budget {SMALL_SECONDS:g} s each; shares by speed.",
     ]
     return results
