@@ -48,7 +48,8 @@ def plan(
     budget: Annotated[str, typer.Option(help="Longest time to search, as 10s or '2 min'.")] = "",
     search: Annotated[str, typer.Option(help="auto, ilp, greedy, exhaustive or astar.")] = "auto",
     like: Annotated[
-        list[str] | None, typer.Option(help="Also judge a layout picked by hand, as tp=2,dp=2,zero=3.")
+        list[str] | None,
+        typer.Option(help="Also judge a layout picked by hand, as tp=2,dp=2,zero=3 (also ep=1, tag=1)."),
     ] = None,
     pin: Annotated[
         list[str] | None,

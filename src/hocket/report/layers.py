@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hocket.graph.types import Graph, Input
 from hocket.plan.types import Plan
 from hocket.report.words import folded, joined, layout_words, parts_of, work_words
-from hocket.search.known import batch_dims
+from hocket.search.roles import batch_dims
 from hocket.sharding.rule import Rule
 from hocket.sharding.rules import rule_of
 

@@ -3,27 +3,28 @@
 `tp=2,dp=2,zero=3` means a mesh dp x tp. On its first axis every operation that sees the batch splits it, and
 parameters are whole (zero 0), sharded but gathered once per step (zero 1 and 2), or gathered in both passes
 (zero 3; Rajbhandari et al. 2020, section 5). On its second axis matrices are split (Shoeybi et al. 2019,
-section 3) and the batch is not. What this leaves open is filled in at least cost.
+section 3) and the batch is not. What this leaves open is filled in at least cost. `ep=1` divides experts over the
+data axis, `tag=1` is TAG's space (see Known).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hocket.errors import PlanError
-from hocket.graph.types import Graph
 from hocket.search.model import Model
 from hocket.search.problem import Problem
+from hocket.search.roles import Experts, batch_dims, factors_along, find_experts
 from hocket.sharding.layout import Layout, Replicate, Split
 from hocket.sharding.mesh import Mesh
 from hocket.sharding.rule import Rule
 from hocket.sharding.strategy import Strategy, Token
 
-KEYS = ("dp", "tp", "zero")
+KEYS = ("dp", "tp", "zero", "ep", "tag")
 SHARES = ("even", "speed")
 
 
@@ -31,21 +32,31 @@ SHARES = ("even", "speed")
 class Known:
     """Degrees picked by hand: data parallel, tensor parallel, ZeRO stage.
 
-    `shares` of the first axis are even, or follow the devices' speed (HAP's baselines DP-EV and DP-CP).
+    `shares` of the first axis are even, or follow the devices' speed (HAP's baselines DP-EV and DP-CP). With `ep`
+    experts are divided over the data axis (DeepSpeed's ZeRO with expert parallelism). With `tag` every operation
+    divides samples, an output of its weight, or nothing (TAG, as far as HAP's section 7.1 tells; see
+    `without_sums`).
     """
 
     dp: int = 1
     tp: int = 1
     zero: int = 0
     shares: str = "even"
+    ep: int = 0
+    tag: int = 0
 
     def __str__(self) -> str:
         given = "" if self.shares == "even" else f",shares={self.shares}"
+        given += ",ep=1" * self.ep + ",tag=1" * self.tag
         return f"dp={self.dp},tp={self.tp},zero={self.zero}{given}"
 
     @property
     def title(self) -> str:
         """What people call it."""
+        if self.tag:
+            return "TAG"
+        if self.ep:
+            return f"{replace(self, ep=0).title} with expert parallel"
         if self.tp == 1:
             sharded = {0: "data parallel", 3: "ZeRO-3 (FSDP)"}
             return sharded.get(self.zero, f"ZeRO-{self.zero}")
@@ -73,6 +84,10 @@ class Known:
             values[key] = int(number)
         tp, zero = values.get("tp", 1), values.get("zero", 0)
         dp = values.get("dp", devices // max(1, tp))
+        ep, tag = values.get("ep", 0), values.get("tag", 0)
+        if ep > 1 or tag > 1 or (tp > 1 and ep + tag) or ep + tag > 1:
+            rule = "takes ep=1 (experts by device) or tag=1 beside data parallel alone"
+            raise PlanError(f"like {text!r}", rule, f"tp={tp}, ep={ep}, tag={tag}")
         if tp < 1 or dp * tp != devices or zero > 3:
             raise PlanError(
                 f"like {text!r}",
@@ -80,23 +95,7 @@ class Known:
                 f"dp={dp} times tp={tp}, zero={zero}",
                 "give degrees that fit",
             )
-        return Known(dp, tp, zero, shares)
-
-
-def batch_dims(graph: Graph, rules: tuple[Rule, ...]) -> dict[str, int]:
-    """The dim of every value that runs over samples, spread from the batch's first dims along factors, also
-    back to what is made of nothing (the zeros and ones that a backward pass starts from)."""
-    dims = {i.name: 0 for i in graph.batch if graph.types[i.name].shape}
-    calls = list(zip(graph.operations, rules, strict=True))
-    for sweep in (calls, calls[::-1], calls):
-        for operation, rule in sweep:
-            for factor in rule.factors:
-                names = (*operation.inputs, *operation.outputs)
-                carriers = [(n, s) for n, s in zip(names, (*factor.inputs, *factor.outputs), strict=True) if s]
-                if any(dims.get(name, -1) == split.dim for name, split in carriers):
-                    for name, split in carriers:
-                        dims.setdefault(name, split.dim)
-    return dims
+        return Known(dp, tp, zero, shares, ep, tag)
 
 
 def restrict(problem: Problem, known: Known) -> Model:
@@ -106,15 +105,28 @@ def restrict(problem: Problem, known: Known) -> Model:
     dp_axis = 0 if known.dp > 1 else None
     rules = {op.outputs: (op, rule) for op, rule in zip(problem.graph.operations, problem.rules, strict=True)}
     trained = {name for name, _ in problem.graph.gradients}
+    experts = find_experts(problem.graph, problem.rules) if known.ep else Experts()
+    forward = {op.outputs for op in problem.graph.operations[: problem.graph.forward]}
     model = Model(limit=problem.model.limit)
     for number, (node, costs) in enumerate(zip(problem.nodes, problem.model.nodes, strict=True)):
         allowed = np.ones(costs.shape[1], dtype=bool)
         if node.kind == "operation":
             operation, rule = rules[node.members]
-            batch = _batch_factors((*operation.inputs, *operation.outputs), rule, dims)
-            if operation.inputs:  # what reads nothing (zeros, ranges) is made as its readers want it
+            batch = factors_along((*operation.inputs, *operation.outputs), rule, dims)
+            names = (*operation.inputs, *operation.outputs)
+            if known.tag:
+                allowed = without_sums(node.options, rule, batch, operation.outputs in forward)
+            elif operation.inputs:  # what reads nothing (zeros, ranges) is made as its readers want it
                 allowed = _operations(node.options, batch, dp_axis, tp_axis)
-        elif node.members[0] in trained and dp_axis is not None:
+                own = experts.factors(names, rule)
+                if own and any(name in experts.weights for name in names):
+                    allowed = _operations(node.options, own, dp_axis, tp_axis)
+                elif own:
+                    allowed |= _operations(node.options, own, dp_axis, tp_axis)
+        elif node.members[0] in experts.weights and dp_axis is not None:
+            dim = experts.dims[node.members[0]]
+            allowed = np.array([_splits(o, dp_axis, dim) for o in node.options])
+        elif node.members[0] in trained and dp_axis is not None and not known.tag:
             allowed = _parameters(node.kind, node.options, dp_axis, known.zero)
         if not allowed.any():
             allowed[:] = True
@@ -125,6 +137,28 @@ def restrict(problem: Problem, known: Known) -> Model:
     return model
 
 
+def without_sums(
+    options: tuple[Strategy, ...] | tuple[Layout, ...], rule: Rule, batch: frozenset[str], forward: bool
+) -> NDArray[np.bool_]:
+    """Divide samples, what an operation gives, or nothing; in the forward pass no sum but that over samples.
+
+    Gradients are then reduced (by all at once, or to where their parameter is stored: parameter servers), not
+    divided at all, or computed by every device from gathered factors.
+    """
+    sums = {f.name for f in rule.factors if f.sums and f.name not in batch}
+    allowed = []
+    for option in options:
+        tokens = option.tokens if isinstance(option, Strategy) else ()
+        names = [Token.parse(t).factor for t in tokens]
+        allowed.append(not forward or not any(n in sums or n.startswith("P") for n in names))
+    return np.array(allowed)
+
+
+def _splits(option: Strategy | Layout, axis: int, dim: int) -> bool:
+    placement = option.placements[axis] if isinstance(option, Layout) else None
+    return isinstance(placement, Split) and placement.dim == dim
+
+
 def data_parallel(problem: Problem) -> dict[int, frozenset[int]]:
     """Per class of operations the strategies (by number) that divide samples over the first axis."""
     dims = batch_dims(problem.graph, problem.rules)
@@ -133,19 +167,11 @@ def data_parallel(problem: Problem) -> dict[int, frozenset[int]]:
         if number in found:
             continue
         operation, options = problem.graph.operations[index], problem.nodes[problem.operation_nodes[number]].options
-        batch = _batch_factors((*operation.inputs, *operation.outputs), problem.rules[index], dims)
+        batch = factors_along((*operation.inputs, *operation.outputs), problem.rules[index], dims)
         allowed = _operations(options, batch, 0, None) if operation.inputs else np.ones(len(options), dtype=bool)
         numbers = np.flatnonzero(allowed) if allowed.any() else np.arange(len(options))
         found[number] = frozenset(int(n) for n in numbers)
     return found
-
-
-def _batch_factors(names: tuple[str, ...], rule: Rule, dims: dict[str, int]) -> frozenset[str]:
-    return frozenset(
-        f.name
-        for f in rule.factors
-        if any(s and dims.get(n, -1) == s.dim for n, s in zip(names, (*f.inputs, *f.outputs), strict=True))
-    )
 
 
 def _operations(
