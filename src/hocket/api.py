@@ -60,10 +60,10 @@ def plan(
 
     `graph` is one microbatch. `search` is auto, ilp, greedy, exhaustive or astar; `budget` in seconds; `gap` the
     relative distance from the bound at which to stop; `axes` the most axes of a mesh (0: it depends);
-    `optimizer` one of OPTIMIZER_BYTES; `like` a layout picked by hand, as `tp=2,dp=2,zero=3` (see search.known). `shares` are the
-    fractions of work that the devices get, in order (or the machines, where there are as many); without them
-    they are part of the search where devices are unlike. `stop` ends the search early with the best so far. Raises
-    PlanError, PinError, LayoutError, MemoryLimitError.
+    `optimizer` one of OPTIMIZER_BYTES; `like` a layout picked by hand, as `tp=2,dp=2,zero=3` (see search.known).
+    `shares` are the fractions of work that the devices get, in order (or the machines, where there are as many);
+    without them they are part of the search where devices are unlike. `stop` ends the search early with the best so
+    far. Raises PlanError, PinError, LayoutError, MemoryLimitError.
     """
     if shares:
         counts = (cluster.size, len(cluster.machines))
