@@ -59,3 +59,10 @@ def test_tag_divides_samples_or_outputs_and_finds_sufficient_factors() -> None:
 def test_what_does_not_go_together_is_refused(like: str) -> None:
     with pytest.raises(PlanError, match="beside data parallel alone"):
         api.plan(capture(*perceptron(8, 8, 8)), local_cluster(4), like=like)
+
+
+@pytest.mark.parametrize("like", ["dp=8", "dp=8,zero=3", "dp=8,shares=speed"])
+def test_more_devices_than_samples_is_refused(like: str) -> None:
+    with pytest.raises(PlanError, match="divides samples among 8 devices") as error:
+        api.plan(capture(*perceptron(16, 32, 4)), local_cluster(8), like=like)
+    assert "4 samples" in str(error.value)

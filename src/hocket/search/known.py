@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hocket.errors import PlanError
 from hocket.search.model import Model
-from hocket.search.problem import Problem
+from hocket.search.problem import Node, Problem
 from hocket.search.roles import Experts, batch_dims, factors_along, find_experts
 from hocket.sharding.layout import Layout, Replicate, Split
 from hocket.sharding.mesh import Mesh
@@ -99,42 +99,72 @@ class Known:
 
 
 def restrict(problem: Problem, known: Known) -> Model:
-    """The problem's model with every choice that contradicts the known layout made impossible."""
-    dims = batch_dims(problem.graph, problem.rules)
-    tp_axis = len(known.mesh.sizes) - 1 if known.tp > 1 else None
-    dp_axis = 0 if known.dp > 1 else None
-    rules = {op.outputs: (op, rule) for op, rule in zip(problem.graph.operations, problem.rules, strict=True)}
-    trained = {name for name, _ in problem.graph.gradients}
-    experts = find_experts(problem.graph, problem.rules) if known.ep else Experts()
-    forward = {op.outputs for op in problem.graph.operations[: problem.graph.forward]}
+    """The problem's model with every choice that contradicts the known layout made impossible.
+
+    Raises PlanError where samples are to be divided and there are fewer than devices.
+    """
+    restriction = _Restriction(problem, known)
     model = Model(limit=problem.model.limit)
     for number, (node, costs) in enumerate(zip(problem.nodes, problem.model.nodes, strict=True)):
-        allowed = np.ones(costs.shape[1], dtype=bool)
-        if node.kind == "operation":
-            operation, rule = rules[node.members]
-            batch = factors_along((*operation.inputs, *operation.outputs), rule, dims)
-            names = (*operation.inputs, *operation.outputs)
-            if known.tag:
-                allowed = without_sums(node.options, rule, batch, operation.outputs in forward)
-            elif operation.inputs:  # what reads nothing (zeros, ranges) is made as its readers want it
-                allowed = _operations(node.options, batch, dp_axis, tp_axis)
-                own = experts.factors(names, rule)
-                if own and any(name in experts.weights for name in names):
-                    allowed = _operations(node.options, own, dp_axis, tp_axis)
-                elif own:
-                    allowed |= _operations(node.options, own, dp_axis, tp_axis)
-        elif node.members[0] in experts.weights and dp_axis is not None:
-            dim = experts.dims[node.members[0]]
-            allowed = np.array([_splits(o, dp_axis, dim) for o in node.options])
-        elif node.members[0] in trained and dp_axis is not None and not known.tag:
-            allowed = _parameters(node.kind, node.options, dp_axis, known.zero)
+        allowed = restriction.allowed(node)
         if not allowed.any():
             allowed[:] = True
         masked = costs.copy()
         masked[0][~allowed] = inf
         model.add_node(problem.model.labels[number], masked)
     model.edges = problem.model.edges
+    if known.dp > 1 and not restriction.divided:
+        samples = max((problem.graph.types[i.name].shape[:1] for i in problem.graph.batch), default=())
+        raise PlanError(
+            f"like {known}",
+            f"divides samples among {known.dp} devices, each with at least one",
+            f"{samples[0] if samples else 'no'} samples",
+            "a larger batch, or fewer devices along the data axis",
+        )
     return model
+
+
+class _Restriction:
+    """What a known layout allows of each node; `divided`: some operation may divide samples over the data axis."""
+
+    def __init__(self, problem: Problem, known: Known) -> None:
+        graph, self.known = problem.graph, known
+        self.dims = batch_dims(graph, problem.rules)
+        self.tp_axis = len(known.mesh.sizes) - 1 if known.tp > 1 else None
+        self.dp_axis = 0 if known.dp > 1 else None
+        self.rules = {op.outputs: (op, rule) for op, rule in zip(graph.operations, problem.rules, strict=True)}
+        self.trained = {name for name, _ in graph.gradients}
+        self.experts = find_experts(graph, problem.rules) if known.ep else Experts()
+        self.forward = {op.outputs for op in graph.operations[: graph.forward]}
+        self.divided = False
+
+    def allowed(self, node: Node) -> NDArray[np.bool_]:
+        """Which options of a node do not contradict the layout."""
+        if node.kind == "operation":
+            return self._operation(node)
+        name, axis = node.members[0], self.dp_axis
+        if axis is not None and name in self.experts.weights:
+            return np.array([_splits(option, axis, self.experts.dims[name]) for option in node.options])
+        if axis is not None and name in self.trained and not self.known.tag:
+            return _parameters(node.kind, node.options, axis, self.known.zero)
+        return np.ones(len(node.options), dtype=bool)
+
+    def _operation(self, node: Node) -> NDArray[np.bool_]:
+        operation, rule = self.rules[node.members]
+        names = (*operation.inputs, *operation.outputs)
+        batch = factors_along(names, rule, self.dims)
+        allowed = _operations(node.options, batch, self.dp_axis, self.tp_axis)
+        self.divided |= bool(batch) and bool(allowed.any())
+        if self.known.tag:
+            return without_sums(node.options, rule, batch, operation.outputs in self.forward)
+        if not operation.inputs:  # what reads nothing (zeros, ranges) is made as its readers want it
+            return np.ones(len(node.options), dtype=bool)
+        own = self.experts.factors(names, rule)
+        if not own:
+            return allowed
+        apart = _operations(node.options, own, self.dp_axis, self.tp_axis)
+        weighs = any(name in self.experts.weights for name in names)
+        return apart if weighs else allowed | apart
 
 
 def without_sums(
