@@ -100,12 +100,18 @@ class Ledger:
                 "drop a pin, or give more time",
             )
         case, excess = min(self.excess.items(), key=lambda item: item[1])
-        limit = min(self.cluster.memory_limit(rank) for rank in range(self.cluster.size))
+        limits = [self.cluster.memory_limit(rank) for rank in range(self.cluster.size)]
+        least = limits.index(min(limits))
+        alike = len(set(limits)) == 1
+        name = self.cluster.devices[least].name
+        where = "per device" if alike else f"on rank {least} ({name}), more elsewhere"
+        others = "" if alike else f", leave out rank {least}"
         raise MemoryLimitError(
             f"{self.graph.name} on {self.cluster.size} devices",
-            f"fits in {format_bytes(limit)} per device",
+            f"fits in {format_bytes(limits[least])} {where}",
             f"the nearest plan ({case}) needs {format_bytes(max(0, excess))} more",
-            "use more devices or larger ones, a smaller batch, more microbatches, or an optimizer with less state",
+            f"use more devices or larger ones{others}, a smaller batch, more microbatches, "
+            "or an optimizer with less state",
         )
 
     def prove(self, case: Case, bound: float) -> None:
