@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -16,6 +17,8 @@ PREFIX = "hk"
 PERIOD_US = 5_000
 """Microseconds in which a machine may use its share of a core: short, so that a step sees a slow device and not
 one that stops now and then."""
+LEAST_QUOTA_US = 1_000
+"""Linux refuses a smaller quota; a small share gets a longer period."""
 BURST = "256kb"
 QUEUE = "100ms"
 GROUPS = Path("/sys/fs/cgroup")
@@ -173,10 +176,11 @@ class World:
         group = folder / f"{self.name}m{index}"
         group.mkdir()
         self.groups.append(group)
-        quota = int(cores * PERIOD_US)
+        period = max(PERIOD_US, math.ceil(LEAST_QUOTA_US / cores))
+        quota = int(cores * period)
         if version == 1:
-            (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (group / "cpu.cfs_period_us").write_text(str(period))
             (group / "cpu.cfs_quota_us").write_text(str(quota))
         else:
             (folder / "cgroup.subtree_control").write_text("+cpu")
-            (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+            (group / "cpu.max").write_text(f"{quota} {period}")

@@ -59,6 +59,10 @@ class PinError(HocketError):
     """Something the user insists on contradicts an operation or another pin."""
 
 
+class ScheduleError(HocketError):
+    """A pipeline's schedule cannot be made, is not complete, or lets ranks wait for each other."""
+
+
 class MemoryLimitError(HocketError):
     """No plan in the search space fits the devices' memory."""
 

@@ -123,6 +123,7 @@ BROKEN: list[tuple[list[Any], Any, type[Exception], list[str]]] = [
     (["machines"], [], ClusterError, ["machines", "at least one"]),
     (["overlap"], 1.5, ClusterError, ["overlap", "1.5"]),
     (["memory_reserve"], -0.5, ClusterError, ["memory_reserve", "-0.5"]),
+    (["noise"], 1.5, ClusterError, ["noise", "1.5"]),
     (["collectives"], [{"kind": "all_gather"}], FileError, ["collectives[0]", "ranks"]),
 ]
 

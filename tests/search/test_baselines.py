@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from worlds import cluster_of, experts, perceptron
 
@@ -66,3 +68,16 @@ def test_more_devices_than_samples_is_refused(like: str) -> None:
     with pytest.raises(PlanError, match="divides samples among 8 devices") as error:
         api.plan(capture(*perceptron(16, 32, 4)), local_cluster(8), like=like)
     assert "4 samples" in str(error.value)
+
+
+def test_a_gain_that_noise_hides_is_none() -> None:
+    """What people know is taken where another plan is better by less than steps of one plan differ."""
+    graph, quiet = capture(*perceptron(512, 2048, 2**12, layers=2)), cluster_of(4, link="50GB/s")
+    best = api.plan(graph, quiet, axes=1)
+    simple = api.plan(graph, quiet, like="dp=4")
+    gain = 1 - best.seconds / simple.seconds
+    assert gain > 0.01
+    noisy = api.plan(graph, replace(quiet, noise=gain + 0.02), axes=1)
+    assert noisy.seconds == pytest.approx(simple.seconds, rel=1e-6)
+    quieter = api.plan(graph, replace(quiet, noise=gain / 2), axes=1)
+    assert quieter.seconds == pytest.approx(best.seconds, rel=1e-6)

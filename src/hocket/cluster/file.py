@@ -79,6 +79,7 @@ class ClusterEntry(msgspec.Struct, forbid_unknown_fields=True):
     overlap: float = GPU_OVERLAP
     memory_reserve: float = 0.1
     collectives: list[CollectiveEntry] = []
+    noise: float = 0.0
 
 
 ENTRIES: tuple[type[Any], ...] = (LinkEntry, DeviceEntry, MachineEntry, CollectiveEntry, ClusterEntry)
@@ -158,7 +159,8 @@ def cluster_from_dict(values: Mapping[str, Any], source: str = "cluster") -> Clu
         else:
             network = _link(entry.network, "network", Link(0, 50e-6, "machine"))
         collectives = tuple(_collective(e, f"collectives[{i}]") for i, e in enumerate(entry.collectives))
-        return Cluster(machines, network, entry.overlap, entry.memory_reserve, collectives, entry.name)
+        shares = entry.overlap, entry.memory_reserve
+        return Cluster(machines, network, *shares, collectives, entry.name, entry.noise)
     except UnitError as error:
         raise FileError(f"{source}: {error.culprit}", error.rule, error.values, error.repair) from None
     except ClusterError as error:
@@ -318,6 +320,7 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
         "network": link_to_dict(cluster.network),
         "overlap": cluster.overlap,
         "memory_reserve": cluster.memory_reserve,
+        "noise": cluster.noise,
         "collectives": [collective_to_dict(fit) for fit in cluster.collectives],
     }
 

@@ -128,6 +128,7 @@ class Cluster:
 
     `overlap` is the share of communication (0 to 1) that hides behind computation, `memory_reserve` the share
     of every device's memory that plans keep free. `collectives` are measured ones and go before the formulas.
+    `noise` is by what share steps of one plan differ from each other: smaller gains count as none.
     """
 
     machines: tuple[Machine, ...]
@@ -136,6 +137,7 @@ class Cluster:
     memory_reserve: float = 0.1
     collectives: tuple[CollectiveFit, ...] = ()
     name: str = ""
+    noise: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.machines or any(m.count < 1 for m in self.machines):
@@ -145,7 +147,8 @@ class Cluster:
                 str([(m.name, m.count) for m in self.machines]),
                 "list machines with count 1 or more",
             )
-        for key, share in (("overlap", self.overlap), ("memory_reserve", self.memory_reserve)):
+        shares = {"overlap": self.overlap, "memory_reserve": self.memory_reserve, "noise": self.noise}
+        for key, share in shares.items():
             if not 0 <= share <= 1:
                 raise ClusterError(f"cluster {self.name}".strip(), f"{key} is between 0 and 1", str(share))
 

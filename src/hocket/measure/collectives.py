@@ -20,6 +20,10 @@ QUICK_SIZES = (2**12, 2**17, 2**21)
 
 GROUP_TIMEOUT = timedelta(seconds=30)
 
+NOISE_TURNS, NOISE_PRODUCTS, NOISE_STEPS = 8, 4, 9
+"""A step for measuring noise: how often it computes and communicates in turn, how many products each time, and how
+many such steps are timed."""
+
 
 def group_sizes(ranks: int) -> tuple[int, ...]:
     """Sizes above 1 that divide the number of ranks."""
@@ -150,3 +154,23 @@ def measure_overlap(device: str) -> float:
     seconds = [agreed_seconds(call, device, 0.1, 3) for call in (compute, communicate, both)]
     hidden = (seconds[0] + seconds[1] - seconds[2]) / min(seconds[0], seconds[1])
     return min(1.0, max(0.0, hidden))
+
+
+def measure_noise(device: str) -> float:
+    """By what share short steps of computation and communication in turn differ from each other (0 to 1).
+
+    Half the distance between a slow one and a fast one (each the second of its end), over their middle.
+    """
+    side = 256 if device == "cpu" else 4096
+    a, b = torch.randn(side, side, device=device), torch.randn(side, side, device=device)
+    tensor = torch.randn(2**14 if device == "cpu" else 2**22, device=device)
+
+    def step() -> None:
+        for _ in range(NOISE_TURNS):
+            for _ in range(NOISE_PRODUCTS):
+                torch.mm(a, b)
+            dist.all_reduce(tensor, dist.ReduceOp.MAX)
+
+    step()
+    steps = sorted(_repeat(step, 1, device) for _ in range(NOISE_STEPS))
+    return min(1.0, (steps[-2] - steps[1]) / 2 / steps[len(steps) // 2])

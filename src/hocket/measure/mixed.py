@@ -17,7 +17,7 @@ import torch.distributed as dist
 from hocket.cluster.local import LOOPBACK, system_memory
 from hocket.cluster.types import Cluster, Device, Link, Machine
 from hocket.errors import RuntimeFault
-from hocket.measure.collectives import measure_collectives, measure_overlap
+from hocket.measure.collectives import measure_collectives, measure_noise, measure_overlap
 from hocket.measure.fit import Row, averaged, fit_collectives, fit_device
 from hocket.measure.worker import measure_kernels
 
@@ -37,7 +37,8 @@ def probe_ranks(machine: str = "", device: str = "cpu", quick: bool = True) -> C
     kernels = measure_kernels(device, quick, dist.barrier, perf_counter, steady=True)
     collectives = measure_collectives(rank, ranks, device, quick, lambda text: None)
     mine = {"machine": machine or socket.gethostname(), "memory": _memory(device), "shared": device == "cpu",
-            "kernels": kernels, "collectives": collectives, "overlap": measure_overlap(device)}  # fmt: skip
+            "kernels": kernels, "collectives": collectives, "overlap": measure_overlap(device),
+            "noise": measure_noise(device)}  # fmt: skip
     everyone: list[Any] = [None] * ranks
     dist.all_gather_object(everyone, mine)
     return assemble(everyone)
@@ -63,7 +64,9 @@ def assemble(results: Sequence[Mapping[str, Any]]) -> Cluster:
     slowest = min((f.bandwidth for f in fits if f.kind == "send"), default=LOOPBACK.bandwidth)
     latency = max((f.latency for f in fits if f.kind == "send"), default=LOOPBACK.latency)
     overlap = sorted(r["overlap"] for r in results)[len(results) // 2]
-    return Cluster(tuple(machines), Link(slowest, latency, "machine"), overlap, collectives=fits, name="probed")
+    noise = max(r["noise"] for r in results)
+    network = Link(slowest, latency, "machine")
+    return Cluster(tuple(machines), network, overlap, collectives=fits, name="probed", noise=noise)
 
 
 def _kinds(results: Sequence[Mapping[str, Any]]) -> list[Device]:

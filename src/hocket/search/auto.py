@@ -22,7 +22,7 @@ from hocket.search.cones import Cones, build_cones
 from hocket.search.glance import in_order
 from hocket.search.ilp import Solution
 from hocket.search.known import Known, restrict
-from hocket.search.ledger import TIE, Ledger
+from hocket.search.ledger import Ledger
 from hocket.search.model import held_of
 from hocket.search.moments import floor_bytes
 from hocket.search.parts import every_part, find_parts
@@ -176,7 +176,7 @@ class Search:
         cones = build_cones(restrict(problem, known), problem.wishes)
         cones.model.limit = self.ledger.tightened.get(case, self.limit_of(case))
         left = min(max(0.5, self.end - time.monotonic()), CASE_SECONDS)
-        cutoff = self.ledger.found.seconds * (1 + TIE)
+        cutoff = self.ledger.found.seconds * (1 + self.ledger.tie)
         solution = self.searcher(cones.model, left, FIRST_GAP, cutoff, self.stop)
         if solution.choice is not None and cones.model.seconds(solution.choice) < cutoff:
             stage = problem.stage(cones.expand(solution.choice))
@@ -186,7 +186,8 @@ class Search:
         """Search to the end what could still be better, the least bound first, beside what people would pick."""
         order = sorted(self.ledger.judged, key=lambda case: self.ledger.judged[case])
         for case in dict.fromkeys((*order[:REFINED], *(c for c in self.opened if len(c.mesh.sizes) == 1))):
-            if not case.joint and self.ledger.bounds.get(case, 0.0) < self.ledger.found.seconds * (1 + TIE):
+            worth = self.ledger.found.seconds * (1 + self.ledger.tie)
+            if not case.joint and self.ledger.bounds.get(case, 0.0) < worth:
                 self._hand_picked(case)
         done: set[Case] = set()
         while len(done) < REFINED and not self.over():

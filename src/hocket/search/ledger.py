@@ -59,11 +59,16 @@ class Ledger:
             self.found.alternatives.append(Alternative(title, judged.seconds, bound, "slower", stage))
         return judged
 
+    @property
+    def tie(self) -> float:
+        """By what share a plan must be better than one that people know: TIE, or what the cluster's noise hides."""
+        return max(TIE, self.cluster.noise)
+
     def _handicap(self, known: bool) -> float:
         """What a plan's time may be of the best one's to take its place: known layouts win ties."""
         if known == self.found.known:
             return 1.0
-        return 1.0 + TIE if known else 1.0 - TIE
+        return 1.0 + self.tie if known else 1.0 - self.tie
 
     def _demote(self, title: str) -> None:
         found = self.found
