@@ -237,3 +237,44 @@ def test_the_solver_greets_nobody(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hocket.cli.main", "plan", "tiny:gpt2", "-c", "local:2", "--budget", "1s"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert "HiGHS" not in done.stdout
+
+
+def test_schedule_as_text_numbers_and_pages(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    few = ("schedule", "--kind", "vpp", "--stages", "4", "--chunks", "2", "--microbatches", "5")
+    page, picture = tmp_path / "s.html", tmp_path / "s.svg"
+    text = output(capsys, *few, "--out", str(page))
+    assert "4 ranks, 8 stages, 5 microbatches; 26 (the bound), idle 6 (23%)" in text
+    assert text.count("rank ") == 4
+    html = page.read_text()
+    assert html.count("<rect class") == 80 + sum(
+        1 for line in html.splitlines() if "idle " in line and "<rect" in line
+    )
+    assert "http" not in html.replace("http://www.w3.org/2000/svg", "")
+    values = json.loads(output(capsys, *few, "--format", "json", "--out", str(picture)))
+    assert values["makespan"] == values["lower_bound"] == 26
+    assert [r["bubble"] for r in values["ranks"]] == [6.0] * 4
+    assert all(len(r["actions"]) == 20 and r["peak_activations"] <= 10 for r in values["ranks"])
+    assert picture.read_text().startswith("<svg")
+    order = output(capsys, *few, "--format", "order")
+    path = tmp_path / "order.txt"
+    path.write_text(order)
+    assert output(capsys, "schedule", "--read", str(path), "--format", "order") == order
+    assert output(capsys, *few, "--format", "torch").splitlines()[0].startswith("0F0,0F1,")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--kind", "other"), "is one of"),
+        (("--kind", "1f1b", "--chunks", "2"), "has 1 chunks per rank"),
+        (("--microbatches", "0"), "at least one"),
+        (("--out", "picture.png"), "ends in .html or .svg"),
+        (("--read", "nowhere.txt"), "is a readable file"),
+        (("--kind", "zb", "--chunks", "3", "--limit", "2"), "may hold some activations"),
+    ],
+)
+def test_schedules_that_cannot_be(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
+) -> None:
+    assert run(["schedule", *arguments]) == 2
+    assert told in capsys.readouterr().err

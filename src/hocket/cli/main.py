@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from hocket.cli import explaining, planning, running
+from hocket.cli import explaining, planning, running, scheduling
 from hocket.errors import HocketError
 
 INPUT_WRONG, STOPPED = 2, 130
@@ -52,6 +52,7 @@ app.command("simulate")(explaining.simulate)
 app.command("verify")(running.verify)
 app.command("run", context_settings=running.PASS_ON)(running.run)
 app.command("probe")(running.probe)
+app.command("schedule")(scheduling.schedule)
 
 
 def run(arguments: Sequence[str]) -> int:
