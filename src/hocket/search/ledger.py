@@ -18,6 +18,8 @@ from hocket.units import format_bytes
 
 TIE = 0.005
 """A layout that people know is preferred to another that is better by less than this share."""
+MOST_TIE = 0.05
+"""The same on a cluster as noisy as can be."""
 
 
 class Ledger:
@@ -61,8 +63,11 @@ class Ledger:
 
     @property
     def tie(self) -> float:
-        """By what share a plan must be better than one that people know: TIE, or what the cluster's noise hides."""
-        return max(TIE, self.cluster.noise)
+        """By what share a plan must be better than one that people know: TIE, or what the cluster's noise hides.
+
+        The noise of single steps says little of the mean of many, so it counts up to MOST_TIE only.
+        """
+        return max(TIE, min(MOST_TIE, self.cluster.noise))
 
     def _handicap(self, known: bool) -> float:
         """What a plan's time may be of the best one's to take its place: known layouts win ties."""
