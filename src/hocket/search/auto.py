@@ -12,6 +12,7 @@ from math import inf
 from hocket.cluster.types import Cluster
 from hocket.cost.compute import least_seconds
 from hocket.cost.prices import MeshPrices
+from hocket.errors import PlanError
 from hocket.graph.recompute import find_blocks, recompute
 from hocket.graph.types import Graph
 from hocket.plan.types import Alternative
@@ -173,7 +174,10 @@ class Search:
                     self._known(case, problem, Known(dp, tp, zero))
 
     def _known(self, case: Case, problem: Problem, known: Known) -> None:
-        cones = build_cones(restrict(problem, known), problem.wishes)
+        try:
+            cones = build_cones(restrict(problem, known), problem.wishes)
+        except PlanError:
+            return  # fewer samples than devices: nobody could pick it here
         cones.model.limit = self.ledger.tightened.get(case, self.limit_of(case))
         left = min(max(0.5, self.end - time.monotonic()), CASE_SECONDS)
         cutoff = self.ledger.found.seconds * (1 + self.ledger.tie)
