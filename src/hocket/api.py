@@ -23,12 +23,16 @@ from hocket.plan.types import Plan, SearchRecord
 from hocket.program.blueprint import blueprint
 from hocket.program.types import Program
 from hocket.runtime.verify import Report, Sample, compare
+from hocket.runtime.verify_staged import compare_staged
 from hocket.search.auto import Watcher, search
 from hocket.search.case import Settings, runner_ups
 from hocket.search.judge import finish
 from hocket.search.known import Known
 from hocket.search.pins import Pins, check_pins
 from hocket.search.searchers import NAMES
+from hocket.search.stages.plans import plan_pipeline
+from hocket.search.stages.programs import staged_programs
+from hocket.search.stages.shape import Shape
 from hocket.sharding.shares import check_shares
 from hocket.simulate.engine import simulate as run_clock
 from hocket.simulate.timeline import Timeline
@@ -55,6 +59,7 @@ def plan(
     watcher: Watcher | None = None,
     stop: threading.Event | None = None,
     seed: int = 0,
+    pipeline: str = "",
 ) -> Plan:
     """The best plan found for a training step on a cluster, with a proven bound.
 
@@ -63,8 +68,14 @@ def plan(
     `optimizer` one of OPTIMIZER_BYTES; `like` a layout picked by hand, as `tp=2,dp=2,zero=3` (see search.known).
     `shares` are the fractions of work that the devices get, in order (or the machines, where there are as many);
     without them they are part of the search where devices are unlike. `stop` ends the search early with the best so
-    far. Raises PlanError, PinError, LayoutError, MemoryLimitError.
+    far. `pipeline` cuts the model into stages: as `stages=4,chunks=2,kind=vpp` (see search.stages.shape). Raises
+    PlanError, PinError, LayoutError, MemoryLimitError, ScheduleError.
     """
+    if pipeline:
+        return plan_pipeline(
+            graph, cluster, Shape.parse(pipeline, microbatches), optimizer_bytes=_optimizer_bytes(optimizer),
+            budget=budget, gap=gap, watcher=watcher, stop=stop, seed=seed,
+        )  # fmt: skip
     if shares:
         counts = (cluster.size, len(cluster.machines))
         check_shares(shares, len(shares) if len(shares) in counts else cluster.size, "shares")
@@ -123,16 +134,20 @@ def _settings(
 ) -> Settings:
     if searcher not in NAMES:
         raise PlanError(f"search {searcher!r}", f"is one of {', '.join(NAMES)}", searcher)
-    if optimizer not in OPTIMIZER_BYTES:
-        raise PlanError(f"optimizer {optimizer!r}", f"is one of {', '.join(OPTIMIZER_BYTES)}", optimizer)
     pinned = Pins.parse(pins)
     check_pins(pinned, graph, cluster.size)
     known = Known.parse(like, cluster.size) if like else None
-    return Settings(searcher, budget, gap, OPTIMIZER_BYTES[optimizer], pinned, known, axes)
+    return Settings(searcher, budget, gap, _optimizer_bytes(optimizer), pinned, known, axes)
+
+
+def _optimizer_bytes(optimizer: str) -> float:
+    if optimizer not in OPTIMIZER_BYTES:
+        raise PlanError(f"optimizer {optimizer!r}", f"is one of {', '.join(OPTIMIZER_BYTES)}", optimizer)
+    return OPTIMIZER_BYTES[optimizer]
 
 
 def programs(plan: Plan, ranks: Sequence[int] | None = None) -> list[Program]:
-    """What each rank does, as it runs; all ranks unless some are named."""
+    """What each rank of a plan of one stage does, as it runs; all ranks unless some are named."""
     stage = plan.stage
     prices = MeshPrices(plan.cluster, stage.mesh)
     prepared = blueprint(plan.graph, stage, prices)
@@ -150,6 +165,8 @@ def verify(model: nn.Module, sample: Sample, plan: Plan, loss: Callable[[Any], T
     Raises PlanError where the plan was made for another model.
     """
     _check_model(model, plan)
+    if plan.staged:
+        return compare_staged(plan.graph, staged_programs(plan), model, sample, loss)
     return compare(plan.graph, programs(plan), model, sample, loss)
 
 
@@ -213,7 +230,7 @@ def parallelize(
     return place(
         model,
         made,
-        lambda rank: programs(made, [rank])[0],
+        lambda rank: staged_programs(made, [rank])[0] if made.staged else programs(made, [rank])[0],
         device=device,
         seed=seed,
         compile=compile,

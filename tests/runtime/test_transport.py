@@ -66,7 +66,7 @@ def inputs(call: Collective, shapes: list[tuple[int, ...]], dtype: torch.dtype, 
 
 def compare_all() -> int:
     rank = dist.get_rank()
-    transport, plain = DistributedTransport(Mesh((RANKS,)), rank), ThreadTransport(Meeting(), rank)
+    transport, plain = DistributedTransport((Mesh((RANKS,)),), rank), ThreadTransport(Meeting(), rank)
     for call, shapes, dtype in cases():
         held = [inputs(call, shapes, dtype, r) for r in range(RANKS)]
         found = transport.start(call, held[rank]).finish()
@@ -107,7 +107,7 @@ def test_cut_and_join_are_inverse(pieces: Pieces) -> None:
 def lose_one(kind: str) -> str:
     """What a rank says of a collective that rank 1 is missing from, after one that all took part in."""
     rank = dist.get_rank()
-    transport = DistributedTransport(Mesh((RANKS,)), rank, timeout=3.0)
+    transport = DistributedTransport((Mesh((RANKS,)),), rank, timeout=3.0)
     dims, joins, join_pieces = (0,), (), ()
     if kind in ("resize", "all_to_all"):
         joins, join_pieces = ((0,) if kind == "resize" else (1,)), (EVEN,)

@@ -30,7 +30,11 @@ def explain(
 
     loaded = load_plan(plan)
     console = screen()
-    if parameter:
+    if loaded.staged:
+        from hocket.report.pipeline import pipeline_parts
+
+        parts = watched("explaining", lambda *_: pipeline_parts(loaded))
+    elif parameter:
         from hocket.report.parameter import parameter_parts
 
         parts = watched("pricing layouts", lambda *_: parameter_parts(loaded, parameter))

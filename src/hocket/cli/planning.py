@@ -61,6 +61,7 @@ def plan(
     gap: Annotated[str, typer.Option(help="Stop when proven to be this near to the best.")] = "2%",
     optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam or adam-mixed (its memory).")] = "adam",
     seed: Annotated[int, typer.Option(help="Seed of searchers that draw.")] = 0,
+    pipeline: Annotated[str, typer.Option(help="Cut the model into stages, as stages=4,chunks=2,kind=vpp.")] = "",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")] = None,
 ) -> None:
     """Find the best plan for a model on a cluster, with a proof of how good it is."""
@@ -79,7 +80,7 @@ def plan(
             lambda watcher, stop: api.plan(
                 graph, machines, search=search, pins=pin or [], budget=seconds, microbatches=microbatches,
                 optimizer=optimizer, like=like, gap=share, watcher=watcher, stop=stop, seed=seed,
-                shares=() if like else fractions,
+                shares=() if like else fractions, pipeline="" if like else pipeline,
             ),
         )  # fmt: skip
 
@@ -97,9 +98,10 @@ def show(best: Plan, others: Sequence[tuple[str, Plan | str]]) -> None:
     """Print a plan, and what it is held against."""
     from hocket.report.compare import comparison_parts
     from hocket.report.explain import build_explanation
+    from hocket.report.pipeline import pipeline_parts
     from hocket.report.tables import plan_parts
 
-    parts = plan_parts(build_explanation(best, flips=False))
+    parts = pipeline_parts(best) if best.staged else plan_parts(build_explanation(best, flips=False))
     console = screen()
     for part in [*parts, *(comparison_parts(best, others) if others else [])]:
         console.print(part)

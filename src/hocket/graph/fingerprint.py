@@ -25,9 +25,10 @@ def fingerprint(graph: Graph) -> str:
         args = [_canonical(a, number) for a in op.args]
         args += [f"{key}={_canonical(a, number)}" for key, a in sorted(op.kwargs, key=lambda item: item[0])]
         lines.append(f"{', '.join(map(new, op.outputs))} = {op.op}({', '.join(args)})")
-    lines.append(f"forward {graph.forward} loss {number[graph.loss]}")
+    lines.append(f"forward {graph.forward} loss {number[graph.loss] if graph.loss else 'elsewhere'}")
     lines += sorted(f"gradient {number[p]} {number[v]}" for p, v in graph.gradients)
     lines += sorted(f"update {number[b]} {number[v]}" for b, v in graph.updates)
+    lines += [f"sent {number[value]}" for value in graph.sent]
     return sha256("\n".join(lines).encode()).hexdigest()
 
 

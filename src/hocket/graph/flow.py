@@ -28,24 +28,25 @@ class Flow:
 
 def find_flow(graph: Graph) -> Flow:
     """Derive the flow of a graph's values in one pass each way."""
-    early = {i.name for i in graph.inputs}
+    early = {i.name for i in graph.inputs if i.role not in ("received", "arriving")}
     for operation in graph.operations:
         if len(set(operation.inputs)) == 1 and operation.inputs[0] in early and len(operation.outputs) == 1:
             early.add(operation.outputs[0])
     leaving = {v for _, v in graph.gradients} | {v for _, v in graph.updates}
     users = graph.consumers()
+    sent = frozenset(graph.sent)
     late: set[str] = set()
     for operation in reversed(graph.operations):
         for name in operation.outputs:
             readers = users[name]
-            if name == graph.loss or not (readers or name in leaving):
+            if name == graph.loss or name in sent or not (readers or name in leaving):
                 continue
             ends = [graph.operations[r] for r in readers]
             if all(len(set(e.inputs)) == 1 and all(o in late for o in e.outputs) for e in ends):
                 late.add(name)
     forward = {n: tuple(r for r in rs if r < graph.forward) for n, rs in users.items()}
     backward = {n: tuple(r for r in rs if r >= graph.forward) for n, rs in users.items()}
-    made_forward = {i.name for i in graph.inputs}
+    made_forward = {i.name for i in graph.inputs if i.role != "arriving"}
     made_forward |= {name for op in graph.operations[: graph.forward] for name in op.outputs}
     crossing = {name for name in made_forward if backward[name]}
     sets = (frozenset(crossing), frozenset(made_forward), frozenset(leaving))

@@ -48,6 +48,7 @@ def find_fold(graph: Graph, flow: Flow, rounds: int = ROUNDS, marks: Mapping[str
         for i in graph.inputs
     }
     leaving = {v: paint(("leaves", names[p])) for p, v in (*graph.gradients, *graph.updates)}
+    leaving |= {value: paint("sent") for value in graph.sent}
     leaving[graph.loss] = paint("loss")
     current = []
     for index, operation in enumerate(graph.operations):

@@ -33,7 +33,9 @@ def print_graph(graph: Graph) -> str:
         trainable = " trainable" if i.trainable else ""
         lines.append(f"input {i.name}: {graph.types[i.name]} {i.role}{trainable} {paths}".rstrip())
     lines.append(f"forward {graph.forward}")
-    lines.append(f"loss {graph.loss}")
+    lines.append(f"loss {graph.loss}".rstrip())
+    if graph.sent:
+        lines.append(f"sent {' '.join(graph.sent)}")
     lines += [f"gradient {parameter} {value}" for parameter, value in graph.gradients]
     lines += [f"update {buffer} {value}" for buffer, value in graph.updates]
     lines += [print_operation(op, graph.types) for op in graph.operations]
@@ -115,7 +117,7 @@ class _Parser:
             elif head == "graph":
                 name = self.string(rest)
                 single["graph"] = name
-            elif head in ("forward", "loss", "model"):
+            elif head in ("forward", "loss", "model", "sent"):
                 single[head] = rest
             elif head in pairs:
                 pairs[head].append(self.pair(rest))
@@ -129,6 +131,7 @@ class _Parser:
         return Graph(
             name, tuple(inputs), tuple(operations), self.types, int(single["forward"]), single["loss"],
             tuple(pairs["gradient"]), tuple(pairs["update"]), single.get("model", ""),
+            tuple(single.get("sent", "").split()),
         )  # fmt: skip
 
     def string(self, text: str) -> str:
@@ -152,9 +155,9 @@ class _Parser:
             raise self.fail("must be 'input NAME: TYPE ROLE [trainable] \"PATH\"...'")
         name, dtype, shape, role, trainable, paths = match.groups()
         if role not in get_args(Role):
-            raise self.fail("an input must be a parameter, a buffer or of the batch", role)
+            raise self.fail(f"an input must be one of {', '.join(get_args(Role))}", role)
         self.types[name] = self.type(dtype, shape)
-        known: dict[str, Role] = {"parameter": "parameter", "buffer": "buffer", "batch": "batch"}
+        known: dict[str, Role] = {role: role for role in get_args(Role)}
         strings = tuple(self.string(s) for s in _STRING.findall(paths))
         return Input(name, known[role], strings, bool(trainable))
 

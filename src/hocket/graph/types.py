@@ -12,7 +12,9 @@ DTYPE_BYTES: Mapping[str, int] = {
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1, "complex64": 8,
 }  # fmt: skip
 
-Role = Literal["parameter", "buffer", "batch"]
+Role = Literal["parameter", "buffer", "batch", "received", "arriving"]
+"""What an input is. What a stage of a pipeline gets from others is `received` in its forward pass or `arriving` in
+its backward pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +121,9 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A value that enters the step: a parameter, a buffer or a tensor of the batch.
+    """A value that enters the step: a parameter, a buffer, a tensor of the batch, or what another stage sends.
 
-    `paths` are its names in the module (several when tied), or the position in the batch.
+    `paths` are its names in the module (several when tied), or the position in the batch, or its own name.
     """
 
     name: str
@@ -136,7 +138,8 @@ class Graph:
 
     `gradients` maps parameter input names to gradient values, `updates` buffer input names to their new
     values; `types` holds every value's global type. Operations stand in an order that respects their inputs.
-    `model` is the fingerprint of the module that was captured.
+    `model` is the fingerprint of the module that was captured. A stage of a pipeline has values that are `sent` to
+    other stages, and no `loss` unless it is the one that makes it.
     """
 
     name: str
@@ -148,6 +151,7 @@ class Graph:
     gradients: tuple[tuple[str, str], ...]
     updates: tuple[tuple[str, str], ...] = ()
     model: str = ""
+    sent: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> tuple[Input, ...]:
@@ -166,8 +170,14 @@ class Graph:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Values that leave the step: loss, gradients, new buffers."""
-        return (self.loss, *(v for _, v in self.gradients), *(v for _, v in self.updates))
+        """Values that leave the step: loss, gradients, new buffers, and what is sent."""
+        loss = (self.loss,) if self.loss else ()
+        return (*loss, *(v for _, v in self.gradients), *(v for _, v in self.updates), *self.sent)
+
+    @property
+    def given(self) -> tuple[Input, ...]:
+        """The inputs that other stages send, in order."""
+        return tuple(i for i in self.inputs if i.role in ("received", "arriving"))
 
     def producers(self) -> dict[str, int]:
         """Index of the operation that produces each value (inputs of the graph are absent)."""

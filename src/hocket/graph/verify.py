@@ -18,6 +18,7 @@ def verify_graph(graph: Graph) -> None:
     _verify_loss(graph)
     _verify_gradients(graph)
     _verify_updates(graph)
+    _verify_sent(graph)
 
 
 def _verify_types(graph: Graph) -> None:
@@ -34,7 +35,7 @@ def _verify_types(graph: Graph) -> None:
 
 def _verify_inputs(graph: Graph) -> None:
     seen: set[str] = set()
-    paths: set[tuple[bool, str]] = set()
+    paths: set[tuple[str, str]] = set()
     for i in graph.inputs:
         if i.name in seen:
             raise GraphError(f"input {i.name}", "must be defined once")
@@ -43,10 +44,10 @@ def _verify_inputs(graph: Graph) -> None:
         if not i.paths:
             raise GraphError(f"input {i.name}", "must have a path")
         for path in i.paths:
-            # Batch and module have separate name spaces; parameters and buffers share the module's.
-            if (i.role == "batch", path) in paths:
+            space = "module" if i.role in ("parameter", "buffer") else i.role
+            if (space, path) in paths:
                 raise GraphError(f"input {i.name}", "two inputs must not have the same path", path)
-            paths.add((i.role == "batch", path))
+            paths.add((space, path))
         if i.trainable and i.role != "parameter":
             raise GraphError(f"input {i.name}", "only a parameter can be trainable", i.role)
         if i.trainable and graph.types[i.name].dtype not in FLOATING:
@@ -68,6 +69,7 @@ def _verify_order(graph: Graph) -> None:
         )
     defined = {i.name for i in graph.inputs}
     later = {o for op in graph.operations[graph.forward :] for o in op.outputs}
+    later |= {i.name for i in graph.inputs if i.role == "arriving"}
     for index, op in enumerate(graph.operations):
         culprit = f"operation {index} {op.op}"
         if not op.outputs:
@@ -86,10 +88,12 @@ def _verify_order(graph: Graph) -> None:
 
 def _forward_values(graph: Graph) -> set[str]:
     made = {o for op in graph.operations[: graph.forward] for o in op.outputs}
-    return made | {i.name for i in graph.inputs}
+    return made | {i.name for i in graph.inputs if i.role != "arriving"}
 
 
 def _verify_loss(graph: Graph) -> None:
+    if not graph.loss and graph.sent:
+        return  # a stage of a pipeline that does not make it
     _typed(graph, "loss", graph.loss)
     type_ = graph.types[graph.loss]
     if type_.shape != () or type_.dtype not in FLOATING:
@@ -129,6 +133,14 @@ def _verify_updates(graph: Graph) -> None:
             )
         if value not in forward:
             raise GraphError(f"update of {buffer}", "must be made in the forward pass", value)
+
+
+def _verify_sent(graph: Graph) -> None:
+    inputs = {i.name for i in graph.inputs}
+    for name in graph.sent:
+        _typed(graph, f"sent {name}", name)
+        if name in inputs:
+            raise GraphError(f"sent {name}", "must be made by an operation", "an input")
 
 
 def _once(what: str, names: Iterable[str]) -> None:

@@ -14,20 +14,28 @@ class Times:
     """Seconds (or slots) of a stage's passes on one microbatch, the same for all stages or one each.
 
     `inputs` is the part of a backward that makes the gradients of inputs (I), where it is halved; `send` is what it
-    takes from one rank to another.
+    takes from one rank to another, for the values of one stage's forward pass; `send_back` the same for its
+    backward pass (none: as `send`).
     """
 
     forward: float | Sequence[float] = 1.0
     backward: float | Sequence[float] = 1.0
-    inputs: float = 0.5
-    send: float = 0.0
+    inputs: float | Sequence[float] = 0.5
+    send: float | Sequence[float] = 0.0
+    send_back: float | Sequence[float] | None = None
 
     def of(self, action: Action) -> float:
         """What an action takes."""
         if action.kind == "F":
             return _at(self.forward, action.stage)
         whole = _at(self.backward, action.stage)
-        return whole * {"B": 1.0, "I": self.inputs, "W": 1.0 - self.inputs}[action.kind]
+        inputs = _at(self.inputs, action.stage)
+        return whole * {"B": 1.0, "I": inputs, "W": 1.0 - inputs}[action.kind]
+
+    def sending(self, action: Action) -> float:
+        """What it takes to send what an action makes to another rank."""
+        back = self.send if self.send_back is None else self.send_back
+        return _at(self.send if action.kind == "F" else back, action.stage)
 
 
 def _at(value: float | Sequence[float], stage: int) -> float:
@@ -118,7 +126,7 @@ def run(order: Order, times: Times | None = None) -> Run:
         for rank, todo in enumerate(order.ranks):
             while len(spans[rank]) < len(todo):
                 action = todo[len(spans[rank])]
-                start = _start(action, rank, order, places, done, times.send)
+                start = _start(action, rank, order, places, done, times)
                 if start is None:
                     break
                 start = max(start, spans[rank][-1].end if spans[rank] else 0.0)
@@ -138,14 +146,14 @@ def _whole(action: Action) -> Action:
 
 
 def _start(
-    action: Action, rank: int, order: Order, places: dict[int, int], done: dict[Action, float], send: float
+    action: Action, rank: int, order: Order, places: dict[int, int], done: dict[Action, float], times: Times
 ) -> float | None:
     start = 0.0
     for needed in waits_for(action, order):
         end = done.get(_whole(needed))
         if end is None:
             return None
-        start = max(start, end + (send if places[needed.stage] != rank else 0.0))
+        start = max(start, end + (times.sending(needed) if places[needed.stage] != rank else 0.0))
     return start
 
 

@@ -88,7 +88,7 @@ class _Maker:
             held[rank] += {"F": 1, "W": -1}.get(action.kind, 0)
             for after in self._opened(action, last):
                 there = places[after.stage]
-                ready[there][after] = end + (self.times.send if there != rank else 0.0)
+                ready[there][after] = end + (self.times.sending(action) if there != rank else 0.0)
         return Order(tuple(map(tuple, done)), title)
 
     def _opened(self, action: Action, last: int) -> list[Action]:

@@ -53,6 +53,8 @@ class StageEntry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     kept: dict[str, str] = {}
     reused: dict[str, str] = {}
     shares: list[list[list[float]]] = []
+    sent: dict[str, str] = {}
+    working: dict[str, str] = {}
 
 
 class AlternativeEntry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -119,6 +121,8 @@ def stage_entry(stage: Stage) -> StageEntry:
         kept=_grouped(stage.kept),
         reused=_grouped(stage.reused),
         shares=[[list(axis) for axis in part] for part in stage.shares],
+        sent=_grouped(stage.sent),
+        working=_grouped(stage.working),
     )
 
 
@@ -126,7 +130,9 @@ def read_stage(entry: StageEntry, culprit: str) -> Stage:
     """The stage of a file's entry; raises FileError naming `culprit` and the key."""
     try:
         mesh = Mesh(Mesh.parse(entry.mesh).sizes, entry.first)
-        layouts = [_spread(g) for g in (entry.stored, entry.used, entry.kept, entry.reused)]
+        layouts = [
+            _spread(g) for g in (entry.stored, entry.used, entry.kept, entry.reused, entry.sent, entry.working)
+        ]
     except LayoutError as error:
         raise FileError(f"{culprit}: {error.culprit}", error.rule, error.values, error.repair) from None
     for group in layouts:
@@ -142,8 +148,8 @@ def read_stage(entry: StageEntry, culprit: str) -> Stage:
             if values and len(values) != positions:
                 rule = "are one fraction per position of their axis"
                 raise FileError(f"{culprit}: shares of axis {axis}", rule, f"{len(values)} on mesh {mesh}")
-    stored, used, kept, reused = layouts
-    return Stage(mesh, stored, _strategies(entry, culprit), used, kept, reused, shares)
+    stored, used, kept, reused, sent, working = layouts
+    return Stage(mesh, stored, _strategies(entry, culprit), used, kept, reused, shares, sent, working)
 
 
 def _strategies(entry: StageEntry, culprit: str) -> tuple[str, ...]:

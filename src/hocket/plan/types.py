@@ -22,10 +22,13 @@ class Stage:
     `shares[part][axis]` are the fractions that the positions of an axis get in each part of the stage (empty: as
     even as can be); layouts and strategies already say the sizes that come of them.
 
-    `stored` is how parameters, buffers and batch are held (by input name); `strategies` has the tokens of
-    every operation (see sharding.strategy), in the graph's order; `used` and `saved` name the layout that a
-    value with several readers is converted to once: `used` in the pass that makes it, `kept` what the
-    backward pass finds of it, `reused` what the backward pass converts that to once.
+    `stored` is how parameters, buffers and batch are held (by input name); `strategies` has the tokens of every
+    operation (see sharding.strategy), in the graph's order; `used` and `saved` name the layout that a value with
+    several readers is converted to once: `used` in the pass that makes it, `kept` what the backward pass finds of
+    it, `reused` what the backward pass converts that to once. Where the stage is one of several, `sent` says in
+    which layout values leave it (`stored` how those that come are received). Where `working` says how parameters
+    are worked with, they are brought there once in a step, and their gradients, added up over microbatches as they
+    are made, back to where they are stored once.
     """
 
     mesh: Mesh
@@ -35,6 +38,12 @@ class Stage:
     kept: Mapping[str, Layout] = field(default_factory=dict)
     reused: Mapping[str, Layout] = field(default_factory=dict)
     shares: tuple[tuple[tuple[float, ...], ...], ...] = ()
+    sent: Mapping[str, Layout] = field(default_factory=dict)
+    working: Mapping[str, Layout] = field(default_factory=dict)
+
+    def held(self, name: str) -> Layout:
+        """How an input is held while the graph runs."""
+        return self.working.get(name, self.stored[name])
 
     def unlike_ranks(self, devices: Sequence[Device]) -> tuple[int, ...]:
         """One rank of every kind: ranks with the same device and the same sizes of everything do alike."""
@@ -53,7 +62,7 @@ class Stage:
             for axis, token in enumerate(text.split(" ")):
                 if sizes := Token.parse(token).sizes:
                     found[axis, sizes] = None
-        for layouts in (self.stored, self.used, self.kept, self.reused):
+        for layouts in (self.stored, self.used, self.kept, self.reused, self.sent, self.working):
             for layout in set(layouts.values()):
                 for axis, placement in enumerate(layout.placements):
                     if isinstance(placement, Split) and placement.sizes:
@@ -128,9 +137,14 @@ class Plan:
         return self.stages[0]
 
     @property
+    def staged(self) -> bool:
+        """Whether it is a pipeline."""
+        return len(self.stages) > 1
+
+    @property
     def world_size(self) -> int:
         """Number of ranks the plan runs on."""
-        return sum(stage.mesh.devices for stage in self.stages)
+        return max(stage.mesh.ranks[-1] for stage in self.stages) + 1
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the plan to a file, whole or not at all; raises FileError."""

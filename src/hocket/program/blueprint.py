@@ -109,7 +109,7 @@ def _layouts(graph: Graph, stage: Stage, strategies: Sequence[Strategy]) -> dict
         if name in graph.types:
             found.setdefault(graph.types[name], {})[layout] = None
 
-    for layouts in (stage.stored, stage.used, stage.kept, stage.reused):
+    for layouts in (stage.stored, stage.used, stage.kept, stage.reused, stage.sent, stage.working):
         for name, layout in layouts.items():
             note(name, layout)
     for operation, strategy in zip(graph.operations, strategies, strict=True):
@@ -119,5 +119,6 @@ def _layouts(graph: Graph, stage: Stage, strategies: Sequence[Strategy]) -> dict
             note(name, layout)
     for parameter, value in (*graph.gradients, *graph.updates):
         note(value, stage.stored[parameter])
-    note(graph.loss, Layout.replicated(len(stage.mesh.sizes)))
+    if graph.loss:
+        note(graph.loss, Layout.replicated(len(stage.mesh.sizes)))
     return found

@@ -24,11 +24,12 @@ def bundle(program: Program, price: Price, limit: int) -> Program:
     ahead = _early(program)
     behind = _late(program)
     phases = []
-    for part in (program.instructions[: program.forward], program.instructions[program.forward :]):
-        moved = _run_ahead(list(part), ahead, program, price, limit)
+    for start, end in zip(program.edges, program.edges[1:], strict=False):
+        moved = _run_ahead(list(program.instructions[start:end]), ahead, program, price, limit)
         phases.append(_run_behind(moved, behind, program, price, limit))
-    instructions = (*phases[0], *phases[1])
-    return replace(program, instructions=instructions, forward=len(phases[0]))
+    halfway = len(phases[0]) + len(phases[1]) if program.halfway >= 0 else -1
+    instructions = tuple(i for phase in phases for i in phase)
+    return replace(program, instructions=instructions, forward=len(phases[0]), halfway=halfway)
 
 
 def _early(program: Program) -> frozenset[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from hocket.graph.types import Operation, Ref, TensorType
@@ -21,6 +22,15 @@ def lower(plan: Blueprint, rank: int) -> Program:
     return _Lowering(plan, rank).run()
 
 
+def lower_moves(plan: Blueprint, rank: int, moves: Sequence[tuple[str, Layout, Layout]]) -> Program:
+    """The program of one rank that brings values (name, from, to) to other layouts: its `gradients` are the
+    results.
+
+    It has no forward pass.
+    """
+    return _Lowering(plan, rank).moves(moves)
+
+
 class _Lowering:
     """One rank's lowering under way.
 
@@ -37,6 +47,7 @@ class _Lowering:
         self.out: list[Instruction] = []
         self.taken: set[str] = set(plan.graph.types)
         self.gone: dict[str, str] = {}
+        self.sent: dict[str, str] = {}
         self.goals: dict[str, list[str]] = {}
         for parameter, value in plan.graph.gradients:
             self.goals.setdefault(value, []).append(parameter)
@@ -46,27 +57,57 @@ class _Lowering:
         graph, stored = self.graph, self.stage.stored
         whole = Layout.replicated(len(self.mesh.sizes))
         for entry in graph.inputs:
-            self._define(entry.name, stored[entry.name])
+            self._define(entry.name, self.stage.held(entry.name))
         for index in range(graph.forward):
             self._operation(index)
-        loss = self._value(graph.loss, whole, backward=False)
+        loss = self._value(graph.loss, whole, backward=False) if graph.loss else ""
         updates = tuple((b, self._value(v, stored[b], backward=False)) for b, v in graph.updates)
+        self._send(range(graph.forward))
         forward = len(self.out)
+        halfway = forward if len(self.sent) == len(graph.sent) > 0 else -1
         for index in range(graph.forward, len(graph.operations)):
             self._operation(index)
             for value in graph.operations[index].outputs:
                 self._leave(value)
+            self._send((index,))
+            if len(self.sent) == len(graph.sent) > 0 and halfway < 0:
+                halfway = len(self.out)
         made = {value for operation in graph.operations[graph.forward :] for value in operation.outputs}
         for value in dict.fromkeys(v for _, v in graph.gradients if v not in made):
             self._leave(value)
         gradients = tuple((p, self.gone[p]) for p, _ in graph.gradients)
-        shards = tuple(Shard(i.name, stored[i.name], self._intervals(stored[i.name], i.name)) for i in graph.inputs)
-        return Program(self.rank, self.mesh, shards, tuple(self.out), forward, self.types, loss, gradients, updates)
+        return Program(
+            self.rank, self.mesh, self._shards("parameter", "buffer", "batch"), tuple(self.out), forward,
+            self.types, loss, gradients, updates, self._shards("received"), self._shards("arriving"),
+            tuple(self.sent.items()), halfway,
+        )  # fmt: skip
+
+    def moves(self, moves: Sequence[tuple[str, Layout, Layout]]) -> Program:
+        shards = tuple(Shard(name, source, self._intervals(source, name)) for name, source, _ in moves)
+        for name, source, _ in moves:
+            self._define(name, source)
+        results = tuple((name, self._convert(name, name, source, target)) for name, source, target in moves)
+        return Program(self.rank, self.mesh, shards, tuple(self.out), 0, self.types, "", results, ())
+
+    def _shards(self, *roles: str) -> tuple[Shard, ...]:
+        held = ((i.name, self.stage.held(i.name)) for i in self.graph.inputs if i.role in roles)
+        return tuple(Shard(name, layout, self._intervals(layout, name)) for name, layout in held)
 
     def _leave(self, value: str) -> None:
-        """Bring a gradient to where its parameter is stored as soon as it is there."""
+        """Bring a gradient to where its parameter is stored as soon as it is there, or leave it as it is made where
+        it is added up."""
         for parameter in self.goals.get(value, ()):
-            self.gone[parameter] = self._value(value, self.stage.stored[parameter], backward=True)
+            if self.stage.working:
+                self.gone[parameter] = self.copies[value, "made"][1]
+            else:
+                self.gone[parameter] = self._value(value, self.stage.stored[parameter], backward=True)
+
+    def _send(self, operations: Iterable[int]) -> None:
+        """Bring what operations have made for other stages to the layout in which it is sent."""
+        for index in operations:
+            for value in self.graph.operations[index].outputs:
+                if value in self.stage.sent:
+                    self.sent[value] = self._value(value, self.stage.sent[value], index >= self.graph.forward)
 
     def _intervals(self, layout: Layout, value: str) -> tuple[tuple[Interval, ...], ...]:
         return self.plan.intervals(layout, self.graph.types[value].shape, self.rank)

@@ -17,14 +17,23 @@ from hocket.sharding.mesh import Mesh
 _DEFAULTS: Mapping[str, Any] = {"source": -1, "salt": 0, "reduce": "sum", "joins": (), "join_pieces": ()}
 
 
+_FIELDS: Mapping[str, str] = {"shard": "inputs", "received": "received", "arriving": "arriving"}
+SHARDS = tuple(_FIELDS)
+"""Words of the lines that say what a rank holds of an input."""
+
+
 def print_program(program: Program) -> str:
     """The program as text; `parse_program` gives it back exactly."""
     mesh = f"{program.mesh}@{program.mesh.first}" if program.mesh.first else str(program.mesh)
     lines = [f"program rank {program.rank} mesh {mesh}"]
-    lines += [_print_shard(shard) for shard in program.inputs]
+    for key in SHARDS:
+        lines += [f"{key} {_print_shard(shard)}" for shard in getattr(program, _FIELDS[key])]
     made = {name for i in program.instructions for name in i.outputs}
     lines += [f"type {name}: {tensor}" for name, tensor in program.types.items() if name not in made]
-    lines += [f"forward {program.forward}", f"loss {program.loss}"]
+    lines += [f"forward {program.forward}", f"loss {program.loss}".rstrip()]
+    if program.halfway >= 0:
+        lines.append(f"halfway {program.halfway}")
+    lines += [f"sent {name} {value}" for name, value in program.sent]
     lines += [f"gradient {name} {value}" for name, value in program.gradients]
     lines += [f"update {name} {value}" for name, value in program.updates]
     lines += [print_instruction(instruction, program.types) for instruction in program.instructions]
@@ -59,7 +68,7 @@ def _options(instruction: Any, without: tuple[str, ...]) -> str:
 
 def _print_shard(shard: Shard) -> str:
     dims = " ".join(",".join(f"{start}+{length}" for start, length in dim) or "-" for dim in shard.intervals)
-    return f"shard {shard.name} {shard.layout} {dims}".rstrip()
+    return f"{shard.name} {shard.layout} {dims}".rstrip()
 
 
 def parse_program(text: str) -> Program:
@@ -81,8 +90,8 @@ class _Reader:
         self.number, self.line = 0, ""
         self.types: dict[str, TensorType] = {}
         self.head: dict[str, str] = {}
-        self.shards: list[Shard] = []
-        self.pairs: dict[str, list[tuple[str, str]]] = {"gradient": [], "update": []}
+        self.shards: dict[str, list[Shard]] = {key: [] for key in SHARDS}
+        self.pairs: dict[str, list[tuple[str, str]]] = {"gradient": [], "update": [], "sent": []}
         self.instructions: list[Instruction] = []
 
     def program(self) -> Program:
@@ -94,19 +103,20 @@ class _Reader:
         rank, mesh = self.head["program"].removeprefix("rank ").split(" mesh ")
         sizes, _, first = mesh.partition("@")
         return Program(
-            int(rank), Mesh(Mesh.parse(sizes).sizes, int(first or 0)), tuple(self.shards),
+            int(rank), Mesh(Mesh.parse(sizes).sizes, int(first or 0)), tuple(self.shards["shard"]),
             tuple(self.instructions), int(self.head["forward"]), self.types, self.head["loss"],
-            tuple(self.pairs["gradient"]), tuple(self.pairs["update"]),
+            tuple(self.pairs["gradient"]), tuple(self.pairs["update"]), tuple(self.shards["received"]),
+            tuple(self.shards["arriving"]), tuple(self.pairs["sent"]), int(self.head.get("halfway", -1)),
         )  # fmt: skip
 
     def read(self, key: str, rest: str = "") -> None:
-        if key in ("program", "forward", "loss"):
+        if key in ("program", "forward", "loss", "halfway"):
             self.head[key] = rest
         elif key in self.pairs:
             name, value = rest.split(" ")
             self.pairs[key].append((name, value))
-        elif key == "shard":
-            self.shards.append(_read_shard(rest))
+        elif key in self.shards:
+            self.shards[key].append(_read_shard(rest))
         elif key == "type":
             self.values(rest)
         elif key == "free":

@@ -136,7 +136,9 @@ class Shard:
 class Program:
     """All instructions of one rank. `instructions[:forward]` end with the loss.
 
-    `types` are local types. `gradients` and `updates` map input names to the local values that leave.
+    `types` are local types. `gradients` and `updates` map input names to the local values that leave. A stage of a
+    pipeline also has what is `received` for its forward pass and `arriving` for its backward pass, and maps the
+    values that are `sent` to local ones. From instruction `halfway` on nothing is left to do for other stages.
     """
 
     rank: int
@@ -148,3 +150,19 @@ class Program:
     loss: str
     gradients: tuple[tuple[str, str], ...]
     updates: tuple[tuple[str, str], ...]
+    received: tuple[Shard, ...] = ()
+    arriving: tuple[Shard, ...] = ()
+    sent: tuple[tuple[str, str], ...] = ()
+    halfway: int = -1
+
+    @property
+    def edges(self) -> tuple[int, int, int, int]:
+        """Where the three parts of the instructions begin and end: forward, backward, weights' gradients."""
+        count = len(self.instructions)
+        return 0, self.forward, count if self.halfway < 0 else self.halfway, count
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Local values that leave the step."""
+        loss = {self.loss} if self.loss else set()
+        return frozenset(loss | {value for _, value in (*self.gradients, *self.updates, *self.sent)})

@@ -63,8 +63,8 @@ class _Verification:
         self.program = program
         self.there: set[str] = {shard.name for shard in program.inputs}
         self.gone: set[str] = set()
-        self.kept = {*self.there, program.loss}
-        self.kept |= {value for _, value in (*program.gradients, *program.updates)}
+        self.kept = self.there | program.leaving
+        self.there |= {shard.name for shard in program.received}
         self.place = f"rank {program.rank}"
 
     def fail(self, rule: str, values: str) -> NoReturn:
@@ -79,6 +79,7 @@ class _Verification:
             self.place = f"rank {program.rank}, instruction {index} ({_title(instruction)})"
             if index == program.forward:
                 self.loss()
+                self.there |= {shard.name for shard in program.arriving}
             self.instruction(instruction)
         self.place = f"rank {program.rank}"
         if program.forward == len(program.instructions):
@@ -86,7 +87,7 @@ class _Verification:
         self.leaving()
 
     def inputs(self) -> None:
-        for shard in self.program.inputs:
+        for shard in (*self.program.inputs, *self.program.received, *self.program.arriving):
             held = tuple(sum(length for _, length in dim) for dim in shard.intervals)
             if self.type(shard.name).shape != held:
                 self.fail(f"input {shard.name} has the shape of its intervals",
@@ -100,7 +101,7 @@ class _Verification:
     def loss(self) -> None:
         if not 0 <= self.program.forward <= len(self.program.instructions):
             self.fail("forward is a number of its instructions", str(self.program.forward))
-        if self.program.loss not in self.there:
+        if self.program.loss and self.program.loss not in self.there:
             self.fail("the loss is there when forward ends", f"{self.program.loss} is not")
 
     def instruction(self, instruction: Instruction) -> None:
@@ -174,6 +175,9 @@ class _Verification:
                       f"{before} -> {call.pieces[number]} of {source}")  # fmt: skip
 
     def leaving(self) -> None:
+        for name, value in self.program.sent:
+            if value not in self.there:
+                self.fail("everything that is sent is there at the end", f"{value} of {name} is not")
         shards = {shard.name for shard in self.program.inputs}
         for word, pairs in (("gradient", self.program.gradients), ("update", self.program.updates)):
             for name, value in pairs:

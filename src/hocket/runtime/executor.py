@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hocket.errors import RuntimeFault
 from hocket.graph.types import Operation
 from hocket.program.types import Collective, Program
 from hocket.runtime.script import Hooks, sources, write
@@ -21,13 +22,22 @@ from hocket.simulate.timeline import COMMUNICATION, COMPUTE, Span, Timeline
 
 @dataclass(slots=True)
 class Run:
-    """A step whose forward pass is done: `loss`, new buffers by input name, and what backward needs."""
+    """A step whose forward pass is done: `loss` (None where another stage has it), new buffers by input name, what
+    is `sent` to other stages by name, and what backward needs."""
 
-    loss: Tensor
+    loss: Tensor | None
     updates: dict[str, Tensor]
+    sent: dict[str, Tensor]
     kept: list[Any]
     step: int
     done: bool = False
+
+    @property
+    def whole_loss(self) -> Tensor:
+        """The loss, of a step that has one; raises RuntimeFault."""
+        if self.loss is None:
+            raise RuntimeFault("stage of a pipeline", "makes the loss", "another stage does")
+        return self.loss
 
 
 @dataclass(slots=True)
@@ -86,7 +96,7 @@ class Executor:
         begin, end = (self.recorder.begin, self.recorder.end) if self.recorder else (None, None)
         hooks = Hooks(self._start, self._dropout, begin, end, _compiled if compile else None)
         self.script = write(program, device, hooks)
-        self.order = [shard.name for shard in program.inputs]
+        self.order = [shard.name for shard in (*program.inputs, *program.received)]
 
     @property
     def timeline(self) -> Timeline:
@@ -94,17 +104,32 @@ class Executor:
         return Timeline(tuple(self.recorder.spans) if self.recorder else (), "measured")
 
     def forward(self, inputs: Mapping[str, Tensor], step: int = 0) -> Run:
-        """Run up to the loss. `inputs` are this rank's shards by input name; `step` enters dropout's seed."""
+        """Run up to the loss. `inputs` are this rank's shards by name, what other stages send included; `step`
+        enters dropout's seed."""
         if self.recorder is not None:
             self.recorder.restart()
-        loss, new, kept = self.script.forward([inputs[name] for name in self.order], step)
+        loss, new, sent, kept = self.script.forward([inputs[name] for name in self.order], step)
         updates = {b: value for (b, _), value in zip(self.program.updates, new, strict=True)}
-        return Run(loss, updates, kept, step)
+        return Run(loss, updates, dict(zip(self.script.sent[0], sent, strict=True)), kept, step)
 
-    def backward(self, run: Run) -> dict[str, Tensor]:
-        """Run the rest, which uses up what forward kept; the gradients by parameter input name."""
+    def backward(self, run: Run, arriving: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """Run the rest, which uses up what forward kept; the gradients by parameter input name.
+
+        What it sends to other stages takes the place of what forward sent.
+        """
+        self.inputs(run, arriving)
+        return self.weights(run)
+
+    def inputs(self, run: Run, arriving: Mapping[str, Tensor] | None = None) -> None:
+        """The first half of backward: up to what is sent to other stages, which is put in the run."""
         run.done = True
-        found = self.script.backward(run.kept, run.step)
+        given = [(arriving or {})[shard.name] for shard in self.program.arriving]
+        sent, run.kept = self.script.backward(run.kept, run.step, given)
+        run.sent = dict(zip(self.script.sent[1], sent, strict=True))
+
+    def weights(self, run: Run) -> dict[str, Tensor]:
+        """The second half of backward: the gradients by parameter input name."""
+        found = self.script.weights(run.kept, run.step)
         return {p: gradient for (p, _), gradient in zip(self.program.gradients, found, strict=True)}
 
     def drop(self, run: Run) -> None:

@@ -11,11 +11,16 @@ from torch import Tensor, nn
 
 from hocket.errors import PlanError, RuntimeFault
 from hocket.plan.types import Plan
+from hocket.program.staged import StagedProgram
 from hocket.program.types import Program
 from hocket.runtime.batch import batch_values, microbatches
 from hocket.runtime.executor import Executor, Run, shards_of
+from hocket.runtime.mail import DistributedMail
+from hocket.runtime.pipe import Pipe
+from hocket.runtime.pipelined import Pipelined, absent_from, held_by
 from hocket.runtime.placement import Held, agree, place
-from hocket.runtime.shards import is_whole, shard_shape, take_shard, view_shard
+from hocket.runtime.shards import is_whole, take_shard
+from hocket.runtime.state import Shards
 from hocket.runtime.transport import DistributedTransport, Transport
 from hocket.simulate.timeline import Timeline
 
@@ -23,7 +28,7 @@ from hocket.simulate.timeline import Timeline
 def parallelize(
     model: nn.Module,
     plan: Plan,
-    build: Callable[[int], Program],
+    build: Callable[[int], Program | StagedProgram],
     *,
     device: torch.device | None = None,
     seed: int = 0,
@@ -31,7 +36,7 @@ def parallelize(
     timeout: float = 600.0,
     sync: bool = True,
     record: bool = False,
-) -> Parallel:
+) -> Parallel | Pipelined:
     """This rank's part of the model under a plan; `build` gives a rank's program.
 
     torch.distributed must be initialised with the plan's world size (a plan for one rank needs nothing).
@@ -52,13 +57,16 @@ def parallelize(
         )
     home = device or _device(model)
     meta = any(p.is_meta for p in model.parameters())
-    full = agree((plan.fingerprint, tuple(plan.stage.strategies), seed), meta)
+    strategies = tuple(stage.strategies for stage in plan.stages)
+    full = agree((plan.fingerprint, strategies, plan.schedule, seed), meta)
     program = build(rank)
-    transport = DistributedTransport(plan.stage.mesh, rank, timeout)
-    shards = shards_of(program)
-    held = place(model, plan.graph, shards, home, sync and full and world > 1)
-    executor = Executor(program, transport, home, seed, record, compile)
-    return Parallel(plan, executor, held, transport)
+    transport = DistributedTransport(tuple(stage.mesh for stage in plan.stages), rank, timeout)
+    shards, absent = (held_by(program), absent_from(plan, program)) if isinstance(program, StagedProgram) \
+        else (shards_of(program), frozenset[str]())  # fmt: skip
+    held = place(model, plan.graph, shards, home, sync and full and world > 1, absent)
+    if isinstance(program, StagedProgram):
+        return Pipelined(plan, Pipe(program, transport, DistributedMail(rank, timeout), home, seed, compile), held)
+    return Parallel(plan, Executor(program, transport, home, seed, record, compile), held, transport)
 
 
 def _device(model: nn.Module) -> torch.device:
@@ -68,35 +76,22 @@ def _device(model: nn.Module) -> torch.device:
     return torch.device("cpu") if first is None or first.is_meta else first.device
 
 
-class Parallel(nn.Module):
+class Parallel(Shards):
     """One rank's shards under the model's own parameter names, and the whole step as its forward.
 
     `loss = module(*batch)` takes the whole batch on every rank, by position or keyword as it was captured,
-    and gives the whole step's loss, the same on all ranks. `step` runs all microbatches. `steps` counts the
-    forward passes so far, from which dropout draws. `timeline` is what
+    and gives the whole step's loss, the same on all ranks. `step` runs all microbatches. `timeline` is what
     the last step measured, where it was made with `record`.
     """
 
     def __init__(self, plan: Plan, executor: Executor, held: Sequence[Held], transport: Transport) -> None:
-        super().__init__()
-        self._plan, self._executor, self._transport = plan, executor, transport
-        self._held = {path: entry for entry in held for path in entry.paths}
-        self.steps = 0
-        for entry in held:
-            for path in entry.paths:
-                self._install(path, entry)
-        inputs = [i for i in plan.graph.inputs if i.role != "batch"]
-        self._values = {i.name: self._held[i.paths[0]].tensor for i in inputs}
+        super().__init__(plan, held)
+        self._executor, self._transport = executor, transport
         later = executor.program.instructions[executor.program.forward :]
         read = {name for instruction in later for name in instruction.inputs}
         self._copied = [name for name, _ in plan.graph.updates if name in read]
         self._trained = [p for p, _ in executor.program.gradients]
         self._shards = shards_of(executor.program)
-
-    @property
-    def plan(self) -> Plan:
-        """The plan it runs."""
-        return self._plan
 
     @property
     def program(self) -> Program:
@@ -107,11 +102,6 @@ class Parallel(nn.Module):
     def timeline(self) -> Timeline:
         """What the last step measured; empty unless made with `record`."""
         return self._executor.timeline
-
-    @property
-    def held(self) -> dict[str, Held]:
-        """Every parameter and buffer of this rank by path, and which part of the whole it is."""
-        return dict(self._held)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """The loss of one microbatch of the plan; a scalar that `backward` can be called on."""
@@ -134,15 +124,6 @@ class Parallel(nn.Module):
             raise PlanError("plan", "has at least one microbatch", str(count))
         return total / count if count > 1 else total
 
-    def put(self, path: str, whole: Tensor) -> None:
-        """Fill the shard at `path` from the whole tensor; raises RuntimeFault for another path or shape."""
-        entry = self._held.get(path)
-        if entry is None or entry.shape != tuple(whole.shape):
-            wanted = "a parameter or buffer of the model" if entry is None else f"shape {list(entry.shape)}"
-            raise RuntimeFault(f"{path}", f"is {wanted}", f"shape {list(whole.shape)}")
-        with torch.no_grad():
-            entry.tensor.copy_(view_shard(whole.to(entry.tensor.device), entry.intervals))
-
     def _forward(self, batch: dict[str, Tensor]) -> tuple[Tensor, Run | None]:
         self._check_mode()
         self.steps += 1
@@ -151,7 +132,7 @@ class Parallel(nn.Module):
         if not keep:
             run = self._run(batch)
             self._executor.drop(run)
-            return run.loss, None
+            return run.whole_loss, None
         with torch.no_grad():
             run = self._run(batch)
         loss: Tensor = _Step.apply(self, run, *parameters)
@@ -170,44 +151,9 @@ class Parallel(nn.Module):
                 self._values[name].copy_(new)
         return run
 
-    def _check_mode(self) -> None:
-        graph = self._plan.graph
-        if self.training or not (graph.updates or any(o.kind == "native_dropout" for o in graph.operations)):
-            return
-        raise RuntimeFault(
-            "module in eval mode",
-            "runs the training step that was captured, with its dropout and buffer updates",
-            "module.eval() was called",
-            "evaluate with a model captured in eval mode, or load the whole state into the original model",
-        )
-
-    def _install(self, path: str, entry: Held) -> None:
-        """Put a tensor at its path, in plain modules made on the way."""
-        *owners, name = path.split(".")
-        module: nn.Module = self
-        for owner in owners:
-            known = module._modules.get(owner)
-            if known is None:
-                known = module._modules[owner] = _Container()
-            module = known
-        if isinstance(entry.tensor, nn.Parameter):
-            module._parameters[name] = entry.tensor
-            return
-        module._buffers[name] = entry.tensor
-        if not entry.persistent:
-            module._non_persistent_buffers_set.add(name)
-
     def extra_repr(self) -> str:
         """The mesh and this rank."""
         return f"mesh={self._plan.stage.mesh}, rank={self.program.rank}"
-
-    def shard_of(self, path: str) -> tuple[int, ...]:
-        """Local shape of a parameter or buffer."""
-        return shard_shape(self._held[path].intervals)
-
-
-class _Container(nn.Module):
-    """A level of the original model's tree; it holds parameters and computes nothing."""
 
 
 class _Step(torch.autograd.Function):
@@ -216,7 +162,7 @@ class _Step(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, module: Parallel, run: Run, *parameters: Tensor) -> Tensor:
         ctx.module, ctx.run = module, run
-        return run.loss
+        return run.whole_loss
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -30,13 +30,18 @@ class Held:
 
 
 def place(
-    model: nn.Module, graph: Graph, held: Mapping[str, Intervals], device: torch.device, sync: bool
+    model: nn.Module,
+    graph: Graph,
+    held: Mapping[str, Intervals],
+    device: torch.device,
+    sync: bool,
+    absent: frozenset[str] = frozenset(),
 ) -> list[Held]:
     """This rank's shards of every parameter and buffer; the model's own storage is released on the way.
 
     With `sync` every tensor is sent whole from rank 0, one at a time. What the model has on the meta device
     becomes an unfilled shard: not-a-number in every float, so that a forgotten one shows. Tensors that the
-    step does not read stay whole.
+    step does not read stay whole; those at `absent` paths are other ranks' alone.
     """
     names = {path: entry.name for entry in graph.inputs if entry.role != "batch" for path in entry.paths}
     placed = []
@@ -45,6 +50,8 @@ def place(
         parts = held.get(names.get(paths[0], ""), tuple(((0, n),) for n in shape))
         part = _part(tensor, parts, device, sync)
         _release(tensor)
+        if paths[0] in absent:
+            continue
         if isinstance(tensor, nn.Parameter):
             part = nn.Parameter(part, requires_grad=tensor.requires_grad)
         placed.append(Held(part, paths, shape, parts, persistent))

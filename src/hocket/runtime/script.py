@@ -1,4 +1,4 @@
-"""A program written out as two Python functions, forward and backward: one line for each instruction.
+"""A program written out as Python functions, one for each of its passes: one line for each instruction.
 
 Values are local variables `x<n>`, collectives under way `p<n>`, kernels `f<n>`, constants `c<n>`. Every
 decision (who waits for what, what is dropped when) is taken once, here, so that running a step costs nothing
@@ -20,6 +20,7 @@ from hocket.program.types import Collective, Compute, Free, Instruction, Program
 from hocket.runtime.kernels import CREATES, kernel, torch_argument
 
 Function = Callable[..., Any]
+Sent = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +44,29 @@ class Hooks:
 class Script:
     """The functions of a program and how they are called.
 
-    `forward(inputs, step)` gives (loss, new buffers, what is kept), inputs in the order of the program's;
-    `backward(kept, step)` empties the list of what was kept and gives the gradients in the program's order;
-    `finish(kept)` only waits for what is under way. `text` is their source.
+    `forward(inputs, step)` gives (loss, new buffers, what is sent, what is kept), inputs in the order of the
+    program's, what is received after them; `backward(kept, step, arriving)` empties the list of what was kept and
+    gives (what is sent, what is kept on), `weights(kept, step)` the gradients in the program's order;
+    `finish(kept)` only waits for what is under way. `sent` are the values that forward sends and those that
+    backward sends. `text` is the source.
     """
 
     forward: Function
     backward: Function
+    weights: Function
     finish: Function
+    sent: tuple[tuple[str, ...], tuple[str, ...]]
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A function to be written: its head, what arrives with it, the values that it gives and how."""
+
+    head: str
+    given: list[str]
+    leaving: list[str]
+    results: str
 
 
 def write(program: Program, device: torch.device, hooks: Hooks) -> Script:
@@ -74,45 +89,72 @@ class _Writer:
     runs: list[str] = field(default_factory=list)
 
     def write(self) -> Script:
-        program = self.program
+        program, edges = self.program, self.program.edges
         self.world |= {"start": self.hooks.start, "begin": self.hooks.begin, "end": self.hooks.end}
-        entry = [f"{self._unpacked([i.name for i in program.inputs])} = inputs", "del inputs"]
-        self._body(program.instructions[: program.forward], 0)
-        leaving = [program.loss, *(value for _, value in program.updates)]
-        self._arrive(leaving)
-        kept = self._kept()
-        held = [self._x(name) for name in kept] + [f"p{n}" for n in dict.fromkeys(self.waiting.values())]
-        updates = "".join(f"{self._x(v)}, " for _, v in program.updates)
-        self.lines.append(f"return {self._x(program.loss)}, ({updates}), [{', '.join(held)}]")
-        forward, self.lines = entry + self.lines, []
-        received = [f"[{', '.join(held)}] = kept", "kept.clear()"] if held else []
-        finish = [*received, *(f"p{n}()" for n in dict.fromkeys(self.waiting.values())), "return None"]
-        self._body(program.instructions[program.forward :], program.forward)
-        self._arrive([value for _, value in program.gradients])
-        self.lines.append(f"return [{', '.join(self._x(v) for _, v in program.gradients)}]")
-        text = "\n".join(
-            (
-                *self.runs,
-                _function("forward(inputs, step)", forward),
-                _function("backward(kept, step)", received + self.lines),
-                _function("finish(kept)", finish),
-            )
+        entry = [f"{self._unpacked([i.name for i in (*program.inputs, *program.received)])} = inputs", "del inputs"]
+        known = {shard.name for shard in (*program.inputs, *program.received)}
+        functions = []
+        for number, one in enumerate(self._passes()):
+            self.lines = entry
+            if one.given:
+                self.lines += [f"{self._unpacked(one.given)} = arriving", "arriving.clear()"]
+                known.update(one.given)
+            instructions = program.instructions[edges[number] : edges[number + 1]]
+            self._body(instructions, edges[number])
+            self._arrive(one.leaving)
+            known.update(n for i in instructions for n in i.outputs)
+            pending = [f"p{n}" for n in dict.fromkeys(self.waiting.values())]
+            held = [*(self._x(n) for n in self._kept(edges[number + 1], known)), *pending]
+            tail = f", [{', '.join(held)}]" if number < 2 else ""
+            functions.append(_function(one.head, [*self.lines, f"return {one.results}{tail}"]))
+            entry = [f"[{', '.join(held)}] = kept", "kept.clear()"] if held else []
+            if number == 0:
+                lines = [*entry, *(f"{p}()" for p in pending), "return None"]
+                functions.append(_function("finish(kept)", lines))
+        return self._compiled("\n".join((*self.runs, *functions)))
+
+    def _passes(self) -> tuple[_Pass, _Pass, _Pass]:
+        """Forward, backward and the gradients of weights: what each is given and gives."""
+        program = self.program
+        loss = [program.loss] if program.loss else []
+        updates, gradients = [v for _, v in program.updates], [v for _, v in program.gradients]
+        early, late = ([v for _, v in sent] for sent in self._sent())
+        first = self._x(program.loss) if program.loss else "None"
+        results = f"{first}, {self._unpacked(updates)}, {self._unpacked(early)}"
+        arriving = [shard.name for shard in program.arriving]
+        return (
+            _Pass("forward(inputs, step)", [], [*loss, *updates, *early], results),
+            _Pass("backward(kept, step, arriving)", arriving, late, self._unpacked(late)),
+            _Pass("weights(kept, step)", [], gradients, self._unpacked(gradients)),
         )
-        file = f"<hocket program of rank {program.rank} at {id(self):x}>"
+
+    def _sent(self) -> tuple[Sent, Sent]:
+        """What the forward pass sends, and what the backward pass does."""
+        program = self.program
+        made = {n for i in program.instructions[: program.forward] for n in i.outputs}
+        made |= {shard.name for shard in (*program.inputs, *program.received)}
+        early = tuple((name, value) for name, value in program.sent if value in made)
+        return early, tuple(pair for pair in program.sent if pair not in early)
+
+    def _compiled(self, text: str) -> Script:
+        """The functions of their source."""
+        file = f"<hocket program of rank {self.program.rank} at {id(self):x}>"
         linecache.cache[file] = (len(text), None, text.splitlines(True), file)
         exec(compile(text, file, "exec"), self.world)
         for number in range(len(self.runs)):
             self.world[f"r{number}"] = (self.hooks.compile or _same)(self.world[f"r{number}"])
-        return Script(self.world["forward"], self.world["backward"], self.world["finish"], text)
+        forward, backward, weights, finish = (
+            self.world[name] for name in ("forward", "backward", "weights", "finish")
+        )
+        early, late = (tuple(name for name, _ in sent) for sent in self._sent())
+        return Script(forward, backward, weights, finish, (early, late), text)
 
-    def _kept(self) -> list[str]:
-        """Values that backward reads and forward (or the caller) has, those under way left out."""
-        made = {i.name for i in self.program.inputs}
-        made |= {n for i in self.program.instructions[: self.program.forward] for n in i.outputs}
-        later = self.program.instructions[self.program.forward :]
-        read = [n for i in later if not isinstance(i, Free) for n in i.inputs]
-        read += [value for _, value in self.program.gradients]
-        return [n for n in dict.fromkeys(read) if n in made and n not in self.waiting]
+    def _kept(self, edge: int, known: set[str]) -> list[str]:
+        """Values that later passes read and earlier ones (or the caller) have, those under way left out."""
+        program = self.program
+        read = [n for i in program.instructions[edge:] if not isinstance(i, Free) for n in i.inputs]
+        read += [value for _, value in program.gradients]
+        return [n for n in dict.fromkeys(read) if n in known and n not in self.waiting]
 
     def _x(self, name: str) -> str:
         return self.names.setdefault(name, f"x{len(self.names)}")

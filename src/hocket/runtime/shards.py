@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, product
+
 import torch
 from torch import Tensor
 
@@ -46,3 +48,19 @@ def put_shard(whole: Tensor, part: Tensor, intervals: Intervals) -> None:
         whole[torch.meshgrid(*index, indexing="ij")] = part
     else:
         whole.copy_(part)
+
+
+def take_part(held: Tensor, places: Intervals) -> Tensor:
+    """A copy of a part of what a rank holds; `places` lie in what it stores."""
+    return take_shard(held, places)
+
+
+def put_part(held: Tensor, part: Tensor, places: Intervals) -> None:
+    """Write a part to its places in what a rank holds."""
+    offsets = [list(accumulate((n for _, n in dim), initial=0)) for dim in places]
+    for index in product(*(range(len(dim)) for dim in places)):
+        target, source = held, part
+        for dim, i in enumerate(index):
+            start, length = places[dim][i]
+            target, source = target.narrow(dim, start, length), source.narrow(dim, offsets[dim][i], length)
+        target.copy_(source)

@@ -53,18 +53,14 @@ class Transport(Protocol):
 class DistributedTransport:
     """Collectives on torch.distributed, asynchronous, one process group per group of every mesh axis."""
 
-    def __init__(self, mesh: Mesh, rank: int, timeout: float = 600.0) -> None:
+    def __init__(self, meshes: Sequence[Mesh], rank: int, timeout: float = 600.0) -> None:
         self.rank, self.timeout = rank, timeout
         self.groups: dict[tuple[int, ...], Any] = {}
-        for axis, size in enumerate(mesh.sizes):
-            if size == 1:
-                continue
-            for members in mesh.groups(axis):
-                if members in self.groups:
-                    continue
-                made = dist.new_group(list(members), timeout=timedelta(seconds=timeout))
-                if rank in members:
-                    self.groups[members] = made
+        axes = ((mesh, axis) for mesh in meshes for axis, size in enumerate(mesh.sizes) if size > 1)
+        for members in dict.fromkeys(group for mesh, axis in axes for group in mesh.groups(axis)):
+            made = dist.new_group(list(members), timeout=timedelta(seconds=timeout))
+            if rank in members:
+                self.groups[members] = made
 
     def start(self, call: Collective, tensors: Sequence[Tensor]) -> Pending:
         """Begin a collective; raises RuntimeFault naming the ranks that are missing."""
@@ -300,8 +296,11 @@ def _shaped(flat: Tensor, shape: Sequence[int]) -> Tensor:
 class Meeting:
     """Where the threads of one process meet for a collective; shared by all their transports."""
 
-    def __init__(self, timeout: float = 120.0) -> None:
-        self.timeout = timeout
+    def __init__(self, timeout: float = 120.0, everyone: tuple[int, ...] = ()) -> None:
+        self.timeout, self.everyone = timeout, everyone
+        self.letters: dict[tuple[int, int], list[Tensor]] = {}
+        self.opened: dict[tuple[int, int], int] = {}
+        self.told: dict[int, int] = {}
         self.lock = threading.Condition()
         self.boxes: dict[tuple[tuple[int, ...], int], dict[int, list[Tensor]]] = {}
         self.failed: list[str] = []

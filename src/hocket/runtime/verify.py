@@ -86,7 +86,7 @@ def run_ranks(
             held = {name: take_shard(values[name], parts) for name, parts in shards_of(program).items()}
             with torch.no_grad():
                 run = executor.forward(held)
-                results[program.rank] = (run.loss, executor.backward(run), run.updates)
+                results[program.rank] = (run.whole_loss, executor.backward(run), run.updates)
         except BaseException as error:
             faults.append(error)
             meeting.fail(f"rank {program.rank} failed: {error}")

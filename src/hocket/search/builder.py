@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 
 import numpy as np
@@ -15,11 +14,13 @@ import numpy as np
 from hocket.cost.prices import BUCKET_BYTES, MeshPrices
 from hocket.graph.recompute import random_pairs
 from hocket.graph.types import Graph, TensorType
-from hocket.program.bundle import BUNDLED, PREFETCH_BYTES
+from hocket.program.bundle import PREFETCH_BYTES
+from hocket.search.inputs import add_conversions, add_inputs, hold_sums
 from hocket.search.model import BACKWARD, MEMORY, MOMENTS, ROWS, TIMES, TRAFFIC, WORK, Costs, Model
 from hocket.search.pins import Pins
 from hocket.search.pricing import AnyShares, OneRank, busiest_rank, fullest_rank
 from hocket.search.problem import Kind, Node, Problem
+from hocket.search.repeats import ONCE, Repeats
 from hocket.search.structure import Structure, find_structure
 from hocket.search.wishes import find_wishes
 from hocket.sharding.layout import Layout, Partial
@@ -27,7 +28,7 @@ from hocket.sharding.mesh import Mesh
 from hocket.sharding.reshard import Ways, find_ways
 from hocket.sharding.rule import Factor
 from hocket.sharding.shares import Cuts, Shares
-from hocket.sharding.strategy import stored_layouts, strategies
+from hocket.sharding.strategy import strategies
 
 
 def build_problem(
@@ -41,12 +42,14 @@ def build_problem(
     structure: Structure | None = None,
     shares: tuple[tuple[Shares, ...], ...] = (),
     weights: tuple[float, ...] = (),
+    repeats: Repeats = ONCE,
 ) -> Problem:
     """The search problem of a graph on a mesh; `limit` is in bytes per device. Raises PinError.
 
     `structure` is the graph's, where it is known already. `shares[part][axis]` are the fractions of the
     positions of an axis in every part of the structure (none: as even as can be). With `weights` of the first
-    axis's positions, prices are bounds that hold whatever its shares are (see pricing.AnyShares).
+    axis's positions, prices are bounds that hold whatever its shares are (see pricing.AnyShares). `repeats` says
+    how often the graph runs in a step.
     """
     structure = structure or find_structure(graph, folded, pins)
     problem = Problem(structure, mesh, prices, Model(limit=limit), shares)
@@ -56,36 +59,51 @@ def build_problem(
     else:
         fullest = mesh.coordinates(fullest_rank(prices.cluster, mesh, shares))
         pricing = OneRank(mesh, prices, busiest_rank(prices.cluster, mesh, shares), fullest)
-    Builder(problem, optimizer_bytes, pins or Pins(), pricing).run()
+    Builder(problem, optimizer_bytes, pins or Pins(), pricing, repeats).run()
     return problem
 
 
 @dataclass(frozen=True, slots=True)
-class _Port:
+class Port:
     """One end of an edge: a node and the layout that each of its options means there.
 
-    The last `direct` options do not come from what the edge starts at (see Builder._direct).
+    The last `direct` options do not come from what the edge starts at (see Builder._direct). A conversion to it
+    is done `often` per run of the graph.
     """
 
     node: int
     layouts: tuple[Layout, ...]
     direct: int = 0
+    often: float = 1.0
 
 
 class Builder:
     """Builds a problem's nodes and edges, one group of like values at a time."""
 
-    def __init__(self, problem: Problem, optimizer_bytes: float, pins: Pins, pricing: OneRank | AnyShares) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        optimizer_bytes: float,
+        pins: Pins,
+        pricing: OneRank | AnyShares,
+        repeats: Repeats = ONCE,
+    ) -> None:
         self.p, self.optimizer_bytes, self.pins, self.pricing = problem, optimizer_bytes, pins, pricing
+        self.repeats = repeats
         self.graph, self.flow, self.fold, self.mesh = problem.graph, problem.flow, problem.fold, problem.mesh
         self.shared: dict[tuple[object, Kind], int] = {}
         self.stored: dict[int, int] = {}
+        self.working: dict[int, int] = {}
+        self.conversions: list[tuple[int, int, TensorType, int]] = []
         self.members: dict[tuple[object, Kind], list[str]] = {}
         self.wanted: dict[TensorType, dict[Layout, None]] = {}
         self.alike: tuple[str, ...] = ()
-        self.counted: dict[tuple[_Port, _Port, TensorType, bool, bool, float], int] = {}
+        self.counted: dict[tuple[Port, Port, TensorType, bool, bool, float], int] = {}
         self.counts: dict[int, int] = {}
         self.directs: dict[int, int] = {}
+        self.leaving: dict[str, int] = {}
+        self.trained = frozenset(name for name, _ in self.graph.gradients)
+        self.goal_values = frozenset(value for _, value in self.graph.gradients)
         self.memory: dict[int, Costs] = {}
         self.cuts = Cuts(problem.structure.units, problem.shares, problem.structure.parts, pricing.fair)
 
@@ -95,7 +113,7 @@ class Builder:
             if number not in self.p.operation_nodes:
                 self._operation(index, number)
             self.counts[number] = self.counts.get(number, 0) + 1
-        self._inputs()
+        add_inputs(self)
         for alike in self.p.structure.alike:
             self.alike = alike
             self._value(alike[0])
@@ -107,6 +125,7 @@ class Builder:
             self.p.model.nodes[place] *= self.counts[number]
         for place, held in self.memory.items():
             self.p.model.nodes[place][MEMORY:] += held
+        add_conversions(self)
         self._edges()
         self._same_numbers()
         find_wishes(self)
@@ -137,58 +156,24 @@ class Builder:
         costs[WORK + (BACKWARD if index >= self.graph.forward else 0)] = [
             self.pricing.seconds(self.graph, operation, rule, o) for o in options
         ]
-        self.p.operation_nodes[number] = self._node(Node("operation", operation.outputs, options), costs)
+        self.p.operation_nodes[number] = self.node(Node("operation", operation.outputs, options), costs)
 
-    def _node(self, node: Node, costs: Costs) -> int:
+    def node(self, node: Node, costs: Costs) -> int:
+        """A new node; its number."""
         self.p.nodes.append(node)
         return self.p.model.add_node(f"{node.kind} {node.members[0]}", costs)
 
-    def _inputs(self) -> None:
-        trained = {name for name, _ in self.graph.gradients}
-        classes: dict[int, list[str]] = {}
-        waiting = [False] * MOMENTS
-        for entry in self.graph.inputs:
-            classes.setdefault(self.fold.inputs[entry.name], []).append(entry.name)
-        roles = {i.name: i for i in self.graph.inputs}
-        for number, names in classes.items():
-            tensor = self.graph.types[names[0]]
-            cuts = {d: self.p.segments.get((names[0], d), frozenset()) for d in range(len(tensor.shape))}
-            whole = (Layout.replicated(len(self.mesh.sizes)),)
-            free = roles[names[0]].role == "parameter"
-            options = stored_layouts(tensor, self.mesh, cuts, partial(self._sizes, names[0])) if free else whole
-            options = self.pins.stored([roles[n] for n in names], options, self.mesh)
-            held = np.array([self._elements(o, tensor) for o in options])
-            costs = np.zeros((ROWS, len(options)))
-            each = tensor.bytes / max(1, tensor.elements)
-            state = self.optimizer_bytes if names[0] in trained else 0.0
-            for row, moment in enumerate(self.p.structure.moments, MEMORY):
-                there = sum(name in moment.gradients for name in names)
-                costs[row] = held * (len(names) * (each + state) + there * each)
-                if there and moment.at < len(self.graph.operations) and not waiting[row - MEMORY]:
-                    costs[row] -= self._waiting()
-                    waiting[row - MEMORY] = True
-            self.stored[number] = self._node(Node("stored", tuple(names), options), costs)
-
-    def _waiting(self) -> float:
-        """Most bytes of gradients that wait in bundles: less than a full one per kind of collective and axis."""
-        return float(len(BUNDLED) * len(self.mesh.sizes) * BUCKET_BYTES)
-
-    def _elements(self, layout: Layout, tensor: TensorType) -> float:
+    def elements(self, layout: Layout, tensor: TensorType) -> float:
+        """Elements of a tensor on the fullest device."""
         return tensor.elements * self.pricing.held(layout)
-
-    def _sizes(self, value: str, axis: int, dim: int) -> list[tuple[int, ...]]:
-        """Relative sizes that a dim of an input may have along an axis: those of every part that may read it."""
-        if not self.cuts.uneven(axis):
-            return [()]
-        parts = range(len(self.p.shares))
-        found = dict.fromkeys(self.cuts.of_dim((value, dim), axis, part) for part in parts)
-        return [sizes for sizes in found if sizes is not None]
 
     def _value(self, value: str) -> None:
         """Lay the chain made -> used -> (readers, kept -> reused -> readers in the backward pass)."""
         made, key = self.maker(value)
         if made is None:
             return
+        if self.repeats.once and value in self.goal_values:
+            hold_sums(self, made, value)
         tensor = self.graph.types[value]
         crossing = value in self.flow.crossing
         forward = self._readers(value, self.flow.forward_readers[value])
@@ -211,12 +196,12 @@ class Builder:
         if value not in self.fold.inputs:
             self._hold(kept, again, tensor, backward=True)
 
-    def maker(self, value: str) -> tuple[_Port | None, object]:
+    def maker(self, value: str) -> tuple[Port | None, object]:
         """The port that makes a value, and what tells it apart; None where nothing makes it."""
         if value in self.fold.inputs:
             number = self.fold.inputs[value]
-            node = self.stored[number]
-            return _Port(node, self.p.nodes[node].options), ("input", number)  # type: ignore[arg-type]
+            node = self.working.get(number, self.stored[number])
+            return Port(node, self.p.nodes[node].options), ("input", number)  # type: ignore[arg-type]
         index = self.p.structure.producers.get(value)
         if index is None:
             return None, None
@@ -224,36 +209,44 @@ class Builder:
         number = self.fold.operations[index]
         node = self.p.operation_nodes[number]
         layouts = tuple(o.outputs[slot] for o in self.p.nodes[node].options)  # type: ignore[union-attr]
-        return _Port(node, layouts), (number, slot)
+        return Port(node, layouts), (number, slot)
 
-    def _readers(self, value: str, indices: Sequence[int]) -> list[_Port]:
+    def _readers(self, value: str, indices: Sequence[int]) -> list[Port]:
         ports = []
         for index in indices:
             node = self.p.operation_nodes[self.fold.operations[index]]
             options = self.p.nodes[node].options
             for position, name in enumerate(self.graph.operations[index].inputs):
                 if name == value:
-                    ports.append(_Port(node, tuple(o.inputs[position] for o in options)))  # type: ignore[union-attr]
+                    ports.append(Port(node, tuple(o.inputs[position] for o in options)))  # type: ignore[union-attr]
         return ports
 
-    def _leaving(self, value: str) -> list[_Port]:
-        """Readers outside the graph: a gradient or a new buffer goes where its input is stored."""
+    def _leaving(self, value: str) -> list[Port]:
+        """Readers outside the graph: a gradient or a new buffer goes where its input is stored, others
+        elsewhere."""
         ports = []
+        often = self.repeats.often
         for name in self.p.structure.goals.get(value, ()):
             node = self.stored[self.fold.inputs[name]]
-            ports.append(_Port(node, self.p.nodes[node].options))  # type: ignore[arg-type]
+            ports.append(self._layouts(node, often if name in self.trained else 1.0))
+        if value in self.leaving:
+            ports.append(self._layouts(self.leaving[value]))
         return ports
+
+    def _layouts(self, node: int, often: float = 1.0) -> Port:
+        """A node that decides on a layout, as an end of an edge."""
+        return Port(node, self.p.nodes[node].options, 0, often)  # type: ignore[arg-type]
 
     def _hub(
         self,
         value: str,
         key: object,
         kind: Kind,
-        source: _Port,
-        readers: list[_Port],
+        source: Port,
+        readers: list[Port],
         tensor: TensorType,
         back: bool,
-    ) -> _Port:
+    ) -> Port:
         """The node that several readers share, fed by the source; the source itself where one reader is."""
         if len(readers) < 2:
             return source
@@ -261,17 +254,17 @@ class Builder:
         self._count(source, port, tensor, value, back)
         return port
 
-    def _shared_node(self, value: str, key: object, kind: Kind, ends: list[_Port]) -> _Port:
+    def _shared_node(self, value: str, key: object, kind: Kind, ends: list[Port]) -> Port:
         self.members.setdefault((key, kind), []).extend(self.alike)
         number = self.shared.get((key, kind))
         if number is None:
             found = dict.fromkeys(layout for end in ends for layout in end.layouts)
             options = tuple(o for o in found if not any(isinstance(p, Partial) for p in o.placements))
-            number = self._node(Node(kind, (value,), options), np.zeros((ROWS, len(options))))
+            number = self.node(Node(kind, (value,), options), np.zeros((ROWS, len(options))))
             self.shared[key, kind] = number
-        return _Port(number, self.p.nodes[number].options)  # type: ignore[arg-type]
+        return Port(number, self.p.nodes[number].options)  # type: ignore[arg-type]
 
-    def _direct(self, made: _Port, kept: _Port) -> _Port:
+    def _direct(self, made: Port, kept: Port) -> Port:
         """The kept value also as it was made, which costs nothing whatever was shared in between."""
         node = self.p.nodes[kept.node]
         if kept.node not in self.directs:
@@ -287,11 +280,11 @@ class Builder:
                 costs[WORK, same, kept.layouts.index(layout)] = inf
             self.p.model.add_edge(made.node, kept.node, costs)
         options = self.p.nodes[kept.node].options  # type: ignore[assignment]
-        return _Port(kept.node, options, self.directs[kept.node])
+        return Port(kept.node, options, self.directs[kept.node])
 
     def _kept(
-        self, value: str, key: object, made: _Port, ends: list[_Port], tensor: TensorType, shared: bool
-    ) -> _Port:
+        self, value: str, key: object, made: Port, ends: list[Port], tensor: TensorType, shared: bool
+    ) -> Port:
         """What the backward pass finds of a value; it takes memory where forward ends.
 
         Of an input it is the stored part itself, or more, of which what goes beyond that part counts. It comes
@@ -301,11 +294,12 @@ class Builder:
         if shared:
             port = self._direct(made, port)
         if value in self.fold.inputs:
-            sizes, own = self._bytes(port, tensor), self._bytes(made, tensor)
+            sizes, own = self.bytes(port, tensor), self.bytes(made, tensor)
             for row, moment in enumerate(self.p.structure.moments):
                 count = sum(name in moment.awaited for name in self.alike)
-                self._remember(port.node)[row] += sizes * count
-                self._remember(made.node)[row] -= own * count
+                count += (self.repeats.in_flight - 1) * len(self.alike)
+                self.remember(port.node)[row] += sizes * count
+                self.remember(made.node)[row] -= own * count
             same = np.array([[a == b for b in port.layouts] for a in made.layouts])
             least = own[:, None] - 0.5 if self.pricing.fair else own[:, None] + 0.5
             penalty = np.where((sizes[None, :] < least) & ~same, inf, 0.0)
@@ -314,31 +308,35 @@ class Builder:
             self.p.model.add_edge(made.node, port.node, blocked)
         return port
 
-    def _hold(self, first: _Port, then: _Port, tensor: TensorType, backward: bool) -> None:
+    def _hold(self, first: Port, then: Port, tensor: TensorType, backward: bool) -> None:
         """Count the values alike where they are held: one copy until the first reader (of the backward pass), the
         copy that the readers share from then on."""
         readers = self.flow.backward_readers
-        for row, moment in enumerate(self.p.structure.moments):
+        moments, waiting = self.p.structure.moments, self.repeats.in_flight - 1
+        for row, moment in enumerate(moments):
             for name in self.alike:
                 if name in moment.held:
                     known = (*(() if backward else self.flow.forward_readers[name]), *readers[name])
                     port = first if moment.at <= min(known) else then
-                    self._remember(port.node)[row] += self._bytes(port, tensor)
+                    self.remember(port.node)[row] += self.bytes(port, tensor)
+                if waiting and name in moments[0].held:
+                    self.remember(first.node)[row] += waiting * self.bytes(first, tensor)
 
-    def _bytes(self, port: _Port, tensor: TensorType) -> Costs:
+    def bytes(self, port: Port, tensor: TensorType) -> Costs:
+        """Bytes of a tensor on the fullest device, in each of the port's layouts."""
         each = tensor.bytes / max(1, tensor.elements)
-        return np.array([self._elements(o, tensor) * each for o in port.layouts])
+        return np.array([self.elements(o, tensor) * each for o in port.layouts])
 
-    def _remember(self, node: int) -> Costs:
+    def remember(self, node: int) -> Costs:
         """What a node's options hold at each moment, counted so far."""
         options = self.p.model.nodes[node].shape[1]
         return self.memory.setdefault(node, np.zeros((MOMENTS, options)))
 
-    def _join(self, value: str, source: _Port, readers: list[_Port], tensor: TensorType, back: bool) -> None:
+    def _join(self, value: str, source: Port, readers: list[Port], tensor: TensorType, back: bool) -> None:
         for reader in readers:
             self._count(source, reader, tensor, value, back)
 
-    def _count(self, source: _Port, reader: _Port, tensor: TensorType, value: str, back: bool) -> None:
+    def _count(self, source: Port, reader: Port, tensor: TensorType, value: str, back: bool) -> None:
         apart = value in self.flow.early or value in self.flow.late
         key = (source, reader, tensor, apart, back, self._beside(value, reader.node, back))
         self.counted[key] = self.counted.get(key, 0) + len(self.alike)
@@ -366,12 +364,13 @@ class Builder:
     def _edges(self) -> None:
         """Resharding on every edge: it holds the communication stream, and what does not hide the other."""
         for (source, reader, tensor, apart, back, beside), count in self.counted.items():
-            ways = self._ways(tensor, apart)
+            ways = self.ways(tensor, apart)
             rows = [ways.index[layout] for layout in source.layouts]
             columns = [ways.index[layout] for layout in reader.layouts]
             seconds = ways.seconds[np.ix_(rows, columns)] * count
             if reader.direct:
                 seconds[:, -reader.direct :] = 0.0
+            seconds = seconds * reader.often
             finite = np.where(np.isfinite(seconds), seconds, 0.0)
             costs = np.zeros((TIMES, *seconds.shape))
             row = BACKWARD if back else 0
@@ -381,7 +380,8 @@ class Builder:
             costs[WORK][np.isinf(seconds)] = inf
             self.p.model.add_edge(source.node, reader.node, costs)
 
-    def _ways(self, tensor: TensorType, apart: bool) -> Ways:
+    def ways(self, tensor: TensorType, apart: bool) -> Ways:
+        """The cheapest ways between all layouts that are wanted of a tensor."""
         key = (tensor, apart)
         if key not in self.p.ways:
             price = self.p.prices.bundled if apart else self.p.prices.collective

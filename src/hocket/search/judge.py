@@ -12,7 +12,8 @@ from hocket.plan.types import Memory, Stage
 from hocket.program.blueprint import Blueprint, blueprint
 from hocket.program.bundle import bundle
 from hocket.program.liveness import memory_of, with_frees
-from hocket.program.lower import lower
+from hocket.program.lower import lower, lower_moves
+from hocket.program.staged import StagePrograms, gradient_layouts
 from hocket.program.types import Program
 from hocket.simulate.engine import simulate
 from hocket.simulate.timeline import Timeline
@@ -54,3 +55,17 @@ def judge(
 def finish(plan: Blueprint, rank: int, prices: MeshPrices) -> Program:
     """One rank's program as it runs: lowered, communication bundled and moved, values freed."""
     return with_frees(bundle(lower(plan, rank), prices.collective, BUCKET_BYTES))
+
+
+def stage_programs(plan: Blueprint, rank: int, prices: MeshPrices) -> StagePrograms:
+    """One rank's programs of a stage that runs for several microbatches, as they run."""
+    run, stage, graph = finish(plan, rank, prices), plan.stage, plan.graph
+    if not stage.working:
+        return StagePrograms(run)
+    names = [entry.name for entry in graph.parameters]
+    made = gradient_layouts(plan)
+    before = [(name, stage.stored[name], stage.working[name]) for name in names]
+    after = [(name, made[value], stage.stored[name]) for name, value in graph.gradients]
+    gather, sync = (with_frees(bundle(lower_moves(plan, rank, moves), prices.collective, BUCKET_BYTES))
+                    for moves in (before, after))  # fmt: skip
+    return StagePrograms(run, gather, sync)

@@ -1,7 +1,8 @@
 """A search problem: a model of choices, and what an assignment of it means as a stage.
 
-One node per class of operations (its strategies), per class of inputs (how they are stored), and per value
-with several readers (the layout that its readers share): see Stage for `used`, `kept` and `reused`. Edges
+One node per class of operations (its strategies), per class of inputs (how they are stored), per value
+with several readers (the layout that its readers share): see Stage for `used`, `kept` and `reused`, and per value
+that is sent to another stage. Edges
 are resharding on the cheapest way. What the model leaves out is said by `Problem.space`.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from hocket.cost.prices import MeshPrices
 from hocket.graph.flow import Flow
@@ -26,7 +27,7 @@ from hocket.sharding.rule import Rule
 from hocket.sharding.shares import Shares
 from hocket.sharding.strategy import Segments, Strategy
 
-Kind = Literal["operation", "stored", "used", "kept", "reused"]
+Kind = Literal["operation", "stored", "used", "kept", "reused", "working", "sent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Problem:
 
     def stage(self, choice: Sequence[int]) -> Stage:
         """The stage that an assignment means."""
-        chosen: dict[Kind, dict[str, Layout]] = {"stored": {}, "used": {}, "kept": {}, "reused": {}}
+        chosen: dict[Kind, dict[str, Layout]] = {kind: {} for kind in get_args(Kind)}
         tokens: dict[int, str] = {}
         for number, (node, k) in enumerate(zip(self.nodes, choice, strict=True)):
             option = node.options[k]
@@ -89,7 +90,7 @@ class Problem:
                 chosen[node.kind].update(dict.fromkeys(node.members, option))
         texts = tuple(tokens[self.operation_nodes[c]] for c in self.fold.operations)
         copies = chosen["used"], chosen["kept"], chosen["reused"]
-        return Stage(self.mesh, chosen["stored"], texts, *copies, self.shares)
+        return Stage(self.mesh, chosen["stored"], texts, *copies, self.shares, chosen["sent"], chosen["working"])
 
     @property
     def space(self) -> str:

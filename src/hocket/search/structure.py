@@ -97,6 +97,7 @@ def _alike(graph: Graph, flow: Flow, fold: Fold, goals: dict[str, tuple[str, ...
             (fold.operations[r], p) for r in readers for p, name in enumerate(operations[r].inputs) if name == value
         )
 
+    sent = frozenset(graph.sent)
     groups: dict[Hashable, list[str]] = {}
     for value in graph.types:
         if value in makers:
@@ -104,6 +105,7 @@ def _alike(graph: Graph, flow: Flow, fold: Fold, goals: dict[str, tuple[str, ...
             backward = places(value, flow.backward_readers[value])
             apart = value in flow.early or value in flow.late
             ends = tuple(fold.inputs[name] for name in goals.get(value, ()))
-            key = (makers[value], forward, backward, ends, value in flow.crossing, apart)
+            own = value if value in sent else ""
+            key = (makers[value], forward, backward, ends, value in flow.crossing, apart, own)
             groups.setdefault(key, []).append(value)
     return tuple(tuple(group) for group in groups.values())

@@ -1,0 +1,125 @@
+"""One stage on one mesh: its best layout, and what that takes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from hocket.cluster.types import Cluster
+from hocket.cost.prices import MeshPrices
+from hocket.graph.types import Graph
+from hocket.plan.types import Memory, Stage
+from hocket.program.blueprint import blueprint
+from hocket.program.staged import staged_memory
+from hocket.program.types import Program
+from hocket.search.anytime import solve_model
+from hocket.search.builder import build_problem
+from hocket.search.cones import build_cones
+from hocket.search.judge import stage_programs
+from hocket.search.repeats import Repeats
+from hocket.search.structure import Structure, find_structure
+from hocket.sharding.mesh import Mesh
+from hocket.simulate.engine import simulate
+
+ATTEMPTS = 4
+"""Most solutions of one stage that are judged until one fits."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A stage on its mesh, judged: seconds of its passes on one microbatch (`weights` is the second half of
+    `backward`), seconds before and after all of them, memory on the fullest device, and a bound on forward and
+    backward together."""
+
+    graph: Graph
+    stage: Stage
+    forward: float
+    backward: float
+    weights: float
+    gather: float
+    sync: float
+    memory: Memory
+    bound: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a microbatch."""
+        return self.forward + self.backward
+
+
+def solve_stage(
+    graph: Graph,
+    cluster: Cluster,
+    mesh: Mesh,
+    repeats: Repeats,
+    optimizer_bytes: float = 8.0,
+    share: float = 1.0,
+    seconds: float = 5.0,
+    gap: float = 0.02,
+    structure: Structure | None = None,
+    stop: threading.Event | None = None,
+) -> Answer | None:
+    """The best layout found for a stage on a mesh, within a share of the memory of its devices; None where there is
+    none."""
+    prices = MeshPrices(cluster, mesh)
+    limit = share * min(cluster.memory_limit(rank) for rank in mesh.ranks)
+    problem = build_problem(
+        graph, mesh, prices, limit, optimizer_bytes,
+        structure=structure or find_structure(graph), repeats=repeats,
+    )  # fmt: skip
+    cones = build_cones(problem.model, problem.wishes)
+    bound = 0.0
+    for attempt in range(ATTEMPTS):
+        solution = solve_model(cones.model, seconds, gap, inf, stop)
+        if attempt == 0:
+            bound = solution.bound
+        if solution.choice is None:
+            return None
+        stage = problem.stage(cones.expand(solution.choice))
+        answer = judge_stage(graph, stage, cluster, repeats, optimizer_bytes, prices, bound)
+        excess = answer.memory.total - limit
+        if excess <= 0:
+            return answer
+        cones.model.limit -= 1.1 * excess
+    return None
+
+
+def judge_stage(
+    graph: Graph,
+    stage: Stage,
+    cluster: Cluster,
+    repeats: Repeats,
+    optimizer_bytes: float,
+    prices: MeshPrices | None = None,
+    bound: float = 0.0,
+) -> Answer:
+    """What a stage takes, by simulating one rank of every kind."""
+    prices = prices or MeshPrices(cluster, stage.mesh)
+    plan = blueprint(graph, stage, prices)
+    ranks = stage.unlike_ranks(cluster.devices)
+    programs = [stage_programs(plan, rank, prices) for rank in ranks]
+    memories = [staged_memory(p, repeats.in_flight, optimizer_bytes) for p in programs]
+    forward, backward, weights = pass_seconds([p.run for p in programs], cluster.overlap)
+    return Answer(
+        graph, stage, forward, backward, weights,
+        once_seconds([p.gather for p in programs], cluster.overlap),
+        once_seconds([p.sync for p in programs], cluster.overlap),
+        max(memories, key=lambda m: m.total), bound,
+    )  # fmt: skip
+
+
+def pass_seconds(programs: Sequence[Program], overlap: float) -> tuple[float, float, float]:
+    """Seconds of the forward pass, of the backward pass, and of the part of that which makes weights' gradients."""
+    ends = []
+    for last in (1, 2, 3):
+        cut = [replace(p, instructions=p.instructions[: p.edges[last]]) for p in programs]
+        ends.append(simulate(cut, overlap).seconds)
+    return ends[0], ends[2] - ends[0], ends[2] - ends[1]
+
+
+def once_seconds(programs: Sequence[Program | None], overlap: float) -> float:
+    """Seconds of what is done once in a step."""
+    there = [p for p in programs if p is not None]
+    return simulate(there, overlap).seconds if there else 0.0

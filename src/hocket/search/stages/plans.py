@@ -1,0 +1,60 @@
+"""From a pipeline that was found to a plan."""
+
+from __future__ import annotations
+
+import threading
+import time
+from math import inf
+
+from hocket.cluster.types import Cluster
+from hocket.graph.fingerprint import fingerprint
+from hocket.graph.types import Graph
+from hocket.plan.types import Plan, SearchRecord
+from hocket.search.stages.given import Pipeline, Solver, Watcher, find_given, pipeline_bound
+from hocket.search.stages.shape import Shape
+
+
+def plan_pipeline(
+    graph: Graph,
+    cluster: Cluster,
+    shape: Shape,
+    *,
+    optimizer_bytes: float = 8.0,
+    budget: float = inf,
+    gap: float = 0.02,
+    watcher: Watcher | None = None,
+    stop: threading.Event | None = None,
+    seed: int = 0,
+) -> Plan:
+    """The best plan found for a pipeline of a given shape; raises PlanError, ScheduleError, MemoryLimitError."""
+    start = time.monotonic()
+    solver = Solver(cluster, optimizer_bytes, min(5.0, budget), gap, stop or threading.Event())
+    found = find_given(graph, cluster, shape, solver, watcher)
+    return made_plan(graph, cluster, found, optimizer_bytes, time.monotonic() - start, seed)
+
+
+def made_plan(
+    graph: Graph, cluster: Cluster, found: Pipeline, optimizer_bytes: float, elapsed: float, seed: int
+) -> Plan:
+    """The plan of a pipeline."""
+    record = SearchRecord(
+        searcher="stages", space=f"every layout of every stage of {found.shape}, cut at {_cuts(found)}",
+        seconds=elapsed, complete=True, seed=seed,
+    )  # fmt: skip
+    return Plan(
+        graph=found.graph,
+        cluster=cluster,
+        stages=tuple(a.stage for a in found.answers),
+        schedule=found.schedule,
+        seconds=found.seconds,
+        lower_bound=min(pipeline_bound(found), found.seconds),
+        memory=found.memory,
+        search=record,
+        recompute=found.blocks,
+        fingerprint=fingerprint(graph),
+        optimizer_bytes=optimizer_bytes,
+    )
+
+
+def _cuts(found: Pipeline) -> str:
+    return ", ".join(found.graph.operations[cut].module for cut in found.schedule.cuts) or "nothing"
