@@ -7,12 +7,12 @@ where what it reads is there; else to the latest stage at which all it reads of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from hocket.errors import PlanError
-from hocket.graph.types import Graph
+from hocket.graph.types import Graph, Operation
 
 RANDOM = frozenset({"native_dropout"})
 
@@ -87,6 +87,7 @@ class _Backward:
     def __init__(self, graph: Graph, found: Assignment) -> None:
         self.graph, self.found = graph, found
         self.made: dict[str, int] = {}
+        self.goals: Mapping[str, Sequence[str]] = {}
         modules: dict[str, set[int]] = {}
         for operation, stage in zip(graph.operations[: graph.forward], found.operations, strict=False):
             if operation.module and stage >= 0:
@@ -100,15 +101,32 @@ class _Backward:
         for parameter, value in graph.gradients:
             for term in found.terms.get(parameter, (value,)):
                 goals.setdefault(term, []).append(parameter)
+        self.goals = goals
+        least = self.least(goals)
         for index in range(graph.forward, len(graph.operations)):
-            operation = graph.operations[index]
             if index in found.sums:
                 continue
-            stage = self.stage(index)
-            for parameter in (p for name in operation.outputs for p in goals.get(name, ())):
-                stage = max((h for h in found.homes[parameter] if h <= stage), default=stage)
+            stage = self.stage(index, least[index])
             found.operations[index] = stage
-            self.made.update(dict.fromkeys(operation.outputs, stage))
+            self.made.update(dict.fromkeys(graph.operations[index].outputs, stage))
+
+    def least(self, goals: Mapping[str, Sequence[str]]) -> dict[int, int]:
+        """The least stage of every operation of the backward pass: it reads what is there, and hands on to
+        operations of its own or earlier stages, or gives the gradient of a parameter at one of its homes."""
+        readers, there = self.graph.consumers(), self.found.there
+        made = {n for op in self.graph.operations[self.graph.forward :] for n in op.outputs}
+        found: dict[int, int] = {}
+        for index in range(len(self.graph.operations) - 1, self.graph.forward - 1, -1):
+            operation = self.graph.operations[index]
+            if index in self.found.sums:
+                found[index] = 0
+                continue
+            saved = [there[n] for n in operation.inputs if n not in made]
+            common = set.intersection(*saved) if saved else {0}
+            after = [found[r] for name in operation.outputs for r in readers[name]]
+            homes = [min(self.found.homes[p]) for name in operation.outputs for p in goals.get(name, ())]
+            found[index] = max([min(common, default=0), *after, *homes])
+        return found
 
     def sums_of_tied(self) -> None:
         """Take apart the gradients of parameters with several homes: every home adds up its own addends."""
@@ -132,25 +150,29 @@ class _Backward:
             self.found.terms[parameter] = tuple(terms)
         self.found.sums = frozenset(inside)
 
-    def stage(self, index: int) -> int:
+    def stage(self, index: int, least: int) -> int:
         operation, there = self.graph.operations[index], self.found.there
         latest = min((self.made[n] for n in operation.inputs if n in self.made), default=self.found.stages - 1)
-        saved = [there[n] for n in operation.inputs if n not in self.made]
-        hint = self.hints.get(operation.module)
-        if hint is not None and hint <= latest and all(hint in stages for stages in saved):
-            return hint
-        common = set(range(latest + 1)).intersection(*saved)
-        if common:
-            return max(common)
         names = [n for n in operation.inputs if n not in self.made]
+        common = set(range(least, latest + 1)).intersection(*(there[n] for n in names))
+        common &= self.allowed(operation) or common
+        hint = self.hints.get(operation.module, -1)
+        if common:
+            return hint if hint in common else max(common)
         behind = [n for n in names if min(there[n]) > latest]
-        if behind:
+        if behind or least > latest:
+            culprit = behind[0] if behind else operation.outputs[0]
             raise PlanError(
                 f"operation {operation.outputs[0]} of the backward pass",
                 "reads nothing that is only made at a later stage",
-                f"{behind[0]}, of stage {min(there[behind[0]])}, at stage {latest}",
+                f"{culprit} at stage {latest}",
                 "cut the model elsewhere",
             )
         for name in names:
             there[name] = there[name] | {latest}
         return latest
+
+    def allowed(self, operation: Operation) -> set[int]:
+        """The stages at which an operation that gives a parameter's gradient may stand: its homes."""
+        parameters = [p for name in operation.outputs for p in self.goals.get(name, ())]
+        return set.intersection(*(self.found.homes[p] for p in parameters)) if parameters else set()
