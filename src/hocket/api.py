@@ -17,6 +17,7 @@ from hocket.cluster.types import Cluster
 from hocket.cost.prices import MeshPrices
 from hocket.errors import HocketError, PlanError
 from hocket.graph.fingerprint import fingerprint
+from hocket.graph.scale import Family
 from hocket.graph.types import Graph
 from hocket.pipeline.schedule import Schedule
 from hocket.plan.types import Plan, SearchRecord
@@ -30,7 +31,7 @@ from hocket.search.judge import finish
 from hocket.search.known import Known
 from hocket.search.pins import Pins, check_pins
 from hocket.search.searchers import NAMES
-from hocket.search.stages.plans import plan_pipeline
+from hocket.search.stages.plans import plan_best, plan_pipeline
 from hocket.search.stages.programs import staged_programs
 from hocket.search.stages.shape import Shape
 from hocket.sharding.shares import check_shares
@@ -39,6 +40,8 @@ from hocket.simulate.timeline import Timeline
 
 __all__ = ["capture", "parallelize", "plan", "programs", "simulate", "verify"]
 
+AUTO = "auto"
+"""In place of a pipeline's shape: the best there is."""
 OPTIMIZER_BYTES = {"sgd": 0.0, "momentum": 4.0, "adam": 8.0, "adam-mixed": 12.0}
 """State per trained element: none; momentum; two moments; two moments and a float32 copy of the weight."""
 
@@ -64,13 +67,18 @@ def plan(
     """The best plan found for a training step on a cluster, with a proven bound.
 
     `graph` is one microbatch. `search` is auto, ilp, greedy, exhaustive or astar; `budget` in seconds; `gap` the
-    relative distance from the bound at which to stop; `axes` the most axes of a mesh (0: it depends);
-    `optimizer` one of OPTIMIZER_BYTES; `like` a layout picked by hand, as `tp=2,dp=2,zero=3` (see search.known).
-    `shares` are the fractions of work that the devices get, in order (or the machines, where there are as many);
-    without them they are part of the search where devices are unlike. `stop` ends the search early with the best so
-    far. `pipeline` cuts the model into stages: as `stages=4,chunks=2,kind=vpp` (see search.stages.shape). Raises
-    PlanError, PinError, LayoutError, MemoryLimitError, ScheduleError.
+    relative distance from the bound at which to stop; `axes` the most axes of a mesh (0: it depends); `optimizer`
+    one of OPTIMIZER_BYTES; `like` a layout picked by hand, as `tp=2,dp=2,zero=3` (see search.known). `shares` are
+    the fractions of work that the devices get, in order (or the machines, where there are as many); without them
+    they are part of the search where devices are unlike. `stop` ends the search early with the best so far.
+    `pipeline` cuts the model into stages: as `stages=4,chunks=2,kind=vpp` (see search.stages.shape), or `auto`.
+    Raises PlanError, PinError, LayoutError, MemoryLimitError, ScheduleError.
     """
+    if pipeline == AUTO:
+        return plan_best(
+            {microbatches: graph}, cluster, optimizer_bytes=_optimizer_bytes(optimizer), budget=budget, gap=gap,
+            watcher=watcher, stop=stop, seed=seed,
+        )  # fmt: skip
     if pipeline:
         return plan_pipeline(
             graph, cluster, Shape.parse(pipeline, microbatches), optimizer_bytes=_optimizer_bytes(optimizer),
@@ -109,6 +117,33 @@ def plan(
         fingerprint=fingerprint(graph),
         optimizer_bytes=settings.optimizer_bytes,
     )
+
+
+def plan_step(
+    family: Family,
+    samples: int,
+    cluster: Cluster,
+    *,
+    microbatches: Sequence[int] = (),
+    optimizer: str = "adam",
+    budget: float = inf,
+    gap: float = 0.02,
+    watcher: Watcher | None = None,
+    stop: threading.Event | None = None,
+    seed: int = 0,
+) -> Plan:
+    """The best pipeline found for a step of so many samples, cut into any of these numbers of microbatches (none:
+    every power of two that divides the samples). `family` is the step for two batch sizes. Raises PlanError,
+    MemoryLimitError."""
+    counts = microbatches or [2**k for k in range(samples.bit_length()) if samples % 2**k == 0]
+    wrong = [count for count in counts if count < 1 or samples % count]
+    if wrong or samples < 1:
+        raise PlanError(f"{samples} samples", "are divided evenly by the microbatches", ", ".join(map(str, wrong)))
+    graphs = {count: family.at(samples // count) for count in counts}
+    return plan_best(
+        graphs, cluster, optimizer_bytes=_optimizer_bytes(optimizer), budget=budget, gap=gap, watcher=watcher,
+        stop=stop, seed=seed,
+    )  # fmt: skip
 
 
 def _search(

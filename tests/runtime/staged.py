@@ -46,7 +46,9 @@ def train(plan: Plan, name: str) -> tuple[list[float], dict[str, torch.Tensor]]:
     whole: dict[str, torch.Tensor] = {}
     for held in everyone if dist.get_rank() == 0 else ():
         for path, (tensor, intervals, shape) in held.items():
-            put_shard(whole.setdefault(path, torch.full(shape, float("nan"), dtype=tensor.dtype)), tensor, intervals)
+            put_shard(
+                whole.setdefault(path, torch.full(shape, float("nan"), dtype=tensor.dtype)), tensor, intervals
+            )
     return losses, whole
 
 

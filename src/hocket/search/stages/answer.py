@@ -12,6 +12,7 @@ from hocket.cost.prices import MeshPrices
 from hocket.graph.types import Graph
 from hocket.plan.types import Memory, Stage
 from hocket.program.blueprint import blueprint
+from hocket.program.liveness import waiting_bytes
 from hocket.program.staged import staged_memory
 from hocket.program.types import Program
 from hocket.search.anytime import solve_model
@@ -41,6 +42,7 @@ class Answer:
     gather: float
     sync: float
     memory: Memory
+    waiting: int
     bound: float
 
     @property
@@ -106,7 +108,7 @@ def judge_stage(
         graph, stage, forward, backward, weights,
         once_seconds([p.gather for p in programs], cluster.overlap),
         once_seconds([p.sync for p in programs], cluster.overlap),
-        max(memories, key=lambda m: m.total), bound,
+        max(memories, key=lambda m: m.total), max(waiting_bytes(p.run) for p in programs), bound,
     )  # fmt: skip
 
 

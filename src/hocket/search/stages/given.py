@@ -3,9 +3,8 @@ stage costs least, devices divided evenly, every stage laid out as is best."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 
 from hocket.cluster.types import Cluster
@@ -13,21 +12,19 @@ from hocket.cost.compute import operation_seconds
 from hocket.errors import MemoryLimitError, PlanError
 from hocket.graph.assign import assign
 from hocket.graph.cut import Parts, cut_graph
-from hocket.graph.recompute import find_blocks, recompute
 from hocket.graph.types import Graph
 from hocket.pipeline.kinds import make_order
 from hocket.pipeline.layers import cut_by_cost, deal_by_rank
 from hocket.pipeline.order import Order
 from hocket.pipeline.schedule import Schedule
 from hocket.plan.types import Memory
-from hocket.search.case import meshes
 from hocket.search.repeats import Repeats
-from hocket.search.stages.alike import carried_over, likeness
-from hocket.search.stages.answer import Answer, judge_stage, solve_stage
+from hocket.search.stages.answer import Answer
+from hocket.search.stages.cells import Units
 from hocket.search.stages.shape import Shape
+from hocket.search.stages.solver import Solver, Way
 from hocket.search.stages.times import Pipelined, in_flight, on_the_clock
-from hocket.search.stages.units import chosen, find_cuts
-from hocket.sharding.mesh import Mesh
+from hocket.search.stages.units import chosen
 
 Watcher = Callable[[str, int, int, str], None]
 
@@ -49,70 +46,24 @@ class Pipeline:
         """Seconds of the step."""
         return self.clock.seconds
 
+    def fits(self, cluster: Cluster) -> bool:
+        """Whether every rank has the memory for all its stages together."""
+        size = cluster.size // self.shape.ranks
+        limits = [min(cluster.memory_limit(r * size + i) for i in range(size)) for r in range(self.shape.ranks)]
+        return all(m.total <= limit for m, limit in zip(self.memories, limits, strict=True))
+
     @property
     def memory(self) -> Memory:
         """Bytes on the fullest device: of all its stages together."""
+        return max(self.memories, key=lambda m: m.total)
+
+    @property
+    def memories(self) -> list[Memory]:
+        """The same per rank along the pipeline."""
         places = self.clock.run.order.places
-        ranks = [[a.memory for s, a in enumerate(self.answers) if places[s] == r] for r in set(places.values())]
-        sums = [
-            Memory(*(sum(getattr(m, name) for m in held) for name in
-                     ("parameters", "gradients", "optimizer", "activations")))
-            for held in ranks
-        ]  # fmt: skip
-        return max(sums, key=lambda m: m.total)
-
-
-@dataclass
-class Solver:
-    """Finds layouts of stages, each only once."""
-
-    cluster: Cluster
-    optimizer_bytes: float
-    seconds: float = 5.0
-    gap: float = 0.02
-    stop: threading.Event = field(default_factory=threading.Event)
-    axes: int = 2
-    known: dict[object, tuple[Graph, Answer | None]] = field(default_factory=dict)
-
-    def best(self, graph: Graph, first: int, devices: int, repeats: Repeats, share: float = 1.0) -> Answer | None:
-        """The best layout of a stage on some devices: over all meshes, with parameters and gradients moved once in
-        a step or with every microbatch."""
-        best: Answer | None = None
-        for mesh in meshes(devices, self.axes):
-            placed = Mesh(mesh.sizes, first)
-            for once in (True, False) if repeats.microbatches > 1 else (False,):
-                found = self.on(graph, placed, Repeats(repeats.microbatches, repeats.in_flight, once), share)
-                if found is not None and (best is None or self._total(found, repeats) < self._total(best, repeats)):
-                    best = found
-        return best
-
-    def _total(self, answer: Answer, repeats: Repeats) -> float:
-        return answer.seconds + (answer.gather + answer.sync) / repeats.microbatches
-
-    def on(self, graph: Graph, mesh: Mesh, repeats: Repeats, share: float) -> Answer | None:
-        """The best layout of a stage on a mesh; what is known of a stage that is alike holds."""
-        devices = tuple(self.cluster.devices[r] for r in mesh.ranks)
-        places = [self.cluster.places[r] for r in mesh.ranks]
-        pattern = tuple(p - places[0] for p in places)
-        key = (likeness(graph), mesh.sizes, devices, pattern, repeats, share)
-        if key not in self.known:
-            found = solve_stage(
-                graph,
-                self.cluster,
-                mesh,
-                repeats,
-                self.optimizer_bytes,
-                share,
-                self.seconds,
-                self.gap,
-                stop=self.stop,
-            )
-            self.known[key] = graph, found
-        source, answer = self.known[key]
-        if answer is None or (source is graph and answer.stage.mesh == mesh):
-            return answer
-        stage = carried_over(answer.stage, source, graph, mesh)
-        return judge_stage(graph, stage, self.cluster, repeats, self.optimizer_bytes, bound=answer.bound)
+        ranks = [[a.memory for s, a in enumerate(self.answers) if places[s] == r] for r in range(self.shape.ranks)]
+        names = ("parameters", "gradients", "optimizer", "activations")
+        return [Memory(*(sum(getattr(m, name) for m in held) for name in names)) for held in ranks]
 
 
 def find_given(
@@ -120,11 +71,19 @@ def find_given(
 ) -> Pipeline:
     """The best pipeline of a given shape; blocks that repeat run their forward again where memory is short.
 
-    Raises PlanError where devices or layers do not go round, MemoryLimitError where nothing fits.
+    Raises PlanError where devices do not go round, ScheduleError where layers do not, MemoryLimitError where
+    nothing fits.
     """
-    blocks = find_blocks(graph)
-    for again in dict.fromkeys(((), blocks)):
-        found = _with_blocks(graph, cluster, shape, solver, again, watcher or (lambda *_: None))
+    if cluster.size % shape.ranks or cluster.size < shape.ranks:
+        raise PlanError(f"{shape.ranks} stages", "divide the cluster's devices", str(cluster.size))
+    units = Units(graph)
+    for again in (False, True) if units.blocks else (False,):
+        costs = costs_of_units(units.graphs[again], units.cuts[again], cluster)
+        if shape.layers:
+            sizes = deal_by_rank(shape.layers, shape.chunks, units.count)
+        else:
+            sizes = cut_by_cost(costs, shape.ranks * shape.chunks)
+        found = lay_out(units, again, shape, sizes, solver, watcher=watcher)
         if found is not None:
             return found
     raise MemoryLimitError(
@@ -133,36 +92,41 @@ def find_given(
     )  # fmt: skip
 
 
-def _with_blocks(
-    whole: Graph, cluster: Cluster, shape: Shape, solver: Solver, blocks: tuple[str, ...], watcher: Watcher
+def lay_out(
+    units: Units,
+    again: bool,
+    shape: Shape,
+    sizes: Sequence[int],
+    solver: Solver,
+    ways: Sequence[Sequence[Way]] = (),
+    watcher: Watcher | None = None,
 ) -> Pipeline | None:
-    graph = recompute(whole, blocks)
-    stages, size = shape.ranks * shape.chunks, cluster.size // shape.ranks
-    if cluster.size % shape.ranks or not size:
-        raise PlanError(f"{shape.ranks} stages", "divide the cluster's devices", str(cluster.size))
-    cuts = stage_cuts(graph, cluster, shape)
+    """The pipeline with so many units per stage, every stage laid out as is best (in its `ways`, where given); None
+    where it does not fit."""
+    graph, cluster = units.graphs[again], solver.cluster
+    cuts, size = chosen(units.cuts[again], sizes), cluster.size // shape.ranks
     parts = cut_graph(graph, cuts)
     order = make_order(shape.kind, shape.ranks, shape.chunks, shape.microbatches)
     places, waiting = order.places, in_flight(order)
-    answers = []
-    for stage, part in enumerate(parts.graphs):
-        watcher("stages", stage, stages, f"stage {stage} of {stages}")
-        repeats = Repeats(shape.microbatches, waiting[stage])
-        found = solver.best(part, places[stage] * size, size, repeats, 1.0 / shape.chunks)
-        if found is None:
+    for share in dict.fromkeys((1.0, 1.0 / shape.chunks)):
+        answers = []
+        for stage, part in enumerate(parts.graphs):
+            if watcher is not None:
+                watcher("stages", stage, len(parts.graphs), f"stage {stage} of {len(parts.graphs)}")
+            repeats = Repeats(shape.microbatches, waiting[stage])
+            own = ways[stage] if ways else ()
+            found = solver.best(part, places[stage] * size, size, repeats, share, own)
+            if found is not None:
+                answers.append(found)
+        if len(answers) < len(parts.graphs):
             return None
-        answers.append(found)
-    clock = on_the_clock(answers, parts, cluster, order)
-    schedule = Schedule(order.title or shape.kind, shape.microbatches, tuple(cuts), str(order))
-    return Pipeline(graph, parts, tuple(answers), clock, schedule, blocks, shape)
-
-
-def stage_cuts(graph: Graph, cluster: Cluster, shape: Shape) -> tuple[int, ...]:
-    """Where a graph is cut for a shape; raises ScheduleError where it has too few layers."""
-    cuts = find_cuts(graph)
-    if shape.layers:
-        return chosen(cuts, deal_by_rank(shape.layers, shape.chunks, len(cuts) + 1))
-    return chosen(cuts, cut_by_cost(costs_of_units(graph, cuts, cluster), shape.ranks * shape.chunks))
+        schedule = Schedule(order.title or shape.kind, shape.microbatches, tuple(cuts), str(order))
+        blocks = units.blocks if again else ()
+        clock = on_the_clock(answers, parts, cluster, order)
+        made = Pipeline(graph, parts, tuple(answers), clock, schedule, blocks, shape)
+        if made.fits(cluster):
+            return made
+    return None
 
 
 def costs_of_units(graph: Graph, cuts: Sequence[int], cluster: Cluster) -> list[float]:
