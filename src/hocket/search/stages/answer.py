@@ -19,6 +19,7 @@ from hocket.search.anytime import solve_model
 from hocket.search.builder import build_problem
 from hocket.search.cones import build_cones
 from hocket.search.judge import stage_programs
+from hocket.search.model import MEMORY, WORK
 from hocket.search.repeats import Repeats
 from hocket.search.structure import Structure, find_structure
 from hocket.sharding.mesh import Mesh
@@ -62,15 +63,20 @@ def solve_stage(
     gap: float = 0.02,
     structure: Structure | None = None,
     stop: threading.Event | None = None,
+    price: float = 0.0,
 ) -> Answer | None:
     """The best layout found for a stage on a mesh, within a share of the memory of its devices; None where there is
-    none."""
+    none. A byte held where the forward pass ends costs `price` seconds more, which count for nothing but the
+    choice."""
     prices = MeshPrices(cluster, mesh)
     limit = share * min(cluster.memory_limit(rank) for rank in mesh.ranks)
     problem = build_problem(
         graph, mesh, prices, limit, optimizer_bytes,
         structure=structure or find_structure(graph), repeats=repeats,
     )  # fmt: skip
+    if price:
+        for costs in problem.model.nodes:
+            costs[WORK] += price * costs[MEMORY]
     cones = build_cones(problem.model, problem.wishes)
     bound = 0.0
     for attempt in range(ATTEMPTS):

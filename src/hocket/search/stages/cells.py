@@ -1,15 +1,16 @@
 """What every unit of a model takes on a part of the cluster: the numbers that stages are put together from.
 
-A unit is what lies between two places where the model may be cut. Laid out alone, with what it is given and what it
-gives in whatever layout suits it, it takes no longer than within any stage: sums over units are bounds on stages,
-and near to them, as layers of a model are much alike.
+A unit is what lies between two places where the model may be cut. Its layout is found alone, with what it is given
+and what it gives in whatever layout suits it, for one size of a microbatch, and judged for another as well; between
+and beyond the two, seconds and bytes are taken to be linear in the samples. Stages that are put together from these
+numbers are laid out and judged for real before one is chosen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, lcm, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,35 +18,75 @@ from numpy.typing import NDArray
 from hocket.graph.cut import cut_graph
 from hocket.graph.recompute import find_blocks, recompute
 from hocket.graph.types import Graph
+from hocket.plan.types import Stage
 from hocket.search.repeats import Repeats
-from hocket.search.stages.answer import Answer
+from hocket.search.stages.alike import carried_over
+from hocket.search.stages.answer import Answer, judge_stage
 from hocket.search.stages.solver import Solver
 from hocket.search.stages.units import find_cuts
 from hocket.sharding.mesh import Mesh
+
+Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
     """How the units of a stage are laid out: the mesh, whether parameters and gradients move once in a step,
-    whether blocks run their forward again."""
+    whether blocks run their forward again, for how many microbatches the layout was found."""
 
     mesh: tuple[int, ...]
     once: bool
     again: bool
+    found_for: int
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Per unit, in one mode: seconds of a microbatch and of what is done once, bytes held all the time, per waiting
-    microbatch, and on top while one runs; `bound` on the seconds, whatever is done with memory."""
+    """Per unit, in one mode, for one number of microbatches: seconds of a microbatch and of what is done once,
+    bytes held all the time, per waiting microbatch, and on top of that while one runs."""
 
     mode: Mode
-    seconds: NDArray[np.float64]
-    once: NDArray[np.float64]
-    fixed: NDArray[np.float64]
-    waiting: NDArray[np.float64]
-    working: NDArray[np.float64]
-    bound: NDArray[np.float64]
+    seconds: Numbers
+    once: Numbers
+    fixed: Numbers
+    waiting: Numbers
+    working: Numbers
+
+    def at(self, other: Cells, share: float) -> Cells:
+        """These numbers, moved by a share of the way to those for another number of microbatches."""
+
+        def between(one: Numbers, two: Numbers) -> Numbers:
+            return np.maximum(one + share * (two - one), 0.0)
+
+        return Cells(
+            self.mode, between(self.seconds, other.seconds), self.once, self.fixed,
+            between(self.waiting, other.waiting), between(self.working, other.working),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A mode judged for two numbers of microbatches (`one` for `first`, `two` for `second`); samples of a
+    microbatch must be a multiple of `divisor`."""
+
+    one: Cells
+    two: Cells
+    first: int
+    second: int
+    divisor: int
+
+    def holds(self, microbatches: int, samples: int) -> bool:
+        """Whether it tells of so many microbatches of so many samples."""
+        if self.first == self.second:
+            return microbatches == self.first
+        return samples > 1 and samples % self.divisor == 0
+
+    def at(self, microbatches: int) -> Cells:
+        """The cells for another number of microbatches: samples go with its inverse."""
+        if self.first == self.second:
+            return self.one
+        share = (1 / microbatches - 1 / self.first) / (1 / self.second - 1 / self.first)
+        return self.one.at(self.two, share)
 
 
 @dataclass
@@ -68,6 +109,12 @@ class Units:
         """Number of units."""
         return len(self.cuts[False]) + 1
 
+    @property
+    def samples(self) -> int:
+        """Samples of a microbatch: the first dim of what the batch has (1 where there is none)."""
+        return max((self.plain.types[i.name].shape[0] for i in self.plain.batch if self.plain.types[i.name].shape),
+                   default=1)  # fmt: skip
+
     def of(self, again: bool) -> tuple[Graph, ...]:
         """Every unit as a graph of its own."""
         if again not in self.pieces:
@@ -75,30 +122,60 @@ class Units:
         return self.pieces[again]
 
 
-def find_cells(units: Units, solver: Solver, mode: Mode, first: int, microbatches: int) -> Cells | None:
-    """The cells of a mode on the devices from `first` on; None where a unit alone does not fit."""
-    repeats = Repeats(microbatches, 1, mode.once)
-    answers = []
-    for graph in units.of(mode.again):
-        answer = solver.on(graph, Mesh(mode.mesh, first), repeats, 1.0)
+def middle(solver: Solver, units: Units, mode: Mode, first: int, price: float) -> Answer | None:
+    """The layout of one unit in the middle of the model, which most are like."""
+    pieces = units.of(mode.again)
+    repeats = Repeats(mode.found_for, 1, mode.once)
+    return solver.priced(pieces[len(pieces) // 2], Mesh(mode.mesh, first), repeats, price)
+
+
+def find_profile(
+    solver: Solver, units: Mapping[int, Units], mode: Mode, first: int, price: float, second: int
+) -> Profile | None:
+    """The profile of a mode on the devices from `first` on; `units` by number of microbatches, `second` is the
+    other number for which it is judged. None where a unit has no layout."""
+    pieces, others = units[mode.found_for].of(mode.again), units[second].of(mode.again)
+    repeats = Repeats(mode.found_for, 1, mode.once)
+    answers, again, divisor = [], [], 1
+    known: dict[int, Answer] = {}
+    for piece, other in zip(pieces, others, strict=True):
+        answer = solver.priced(piece, Mesh(mode.mesh, first), repeats, price)
         if answer is None:
             return None
         answers.append(answer)
-    return _cells(mode, answers)
+        divisor = lcm(divisor, _divisor(answer.stage, piece))
+        key = solver.source(piece)
+        if key not in known:
+            stage = carried_over(answer.stage, piece, other, answer.stage.mesh)
+            known[key] = judge_stage(
+                other, stage, solver.cluster, Repeats(second, 1, mode.once), solver.optimizer_bytes
+            )
+        again.append(known[key])
+    return Profile(cells_of(mode, answers), cells_of(mode, again), mode.found_for, second, divisor)
 
 
-def _cells(mode: Mode, answers: Sequence[Answer]) -> Cells:
-    def each(values: Iterable[float]) -> NDArray[np.float64]:
-        return np.array(list(values), dtype=float)
+def _divisor(stage: Stage, graph: Graph) -> int:
+    """By how much the samples of what a unit is given or gives are divided."""
+    found = 1
+    for name, layout in (*stage.sent.items(), *((i.name, stage.stored[i.name]) for i in graph.given)):
+        if graph.types[name].shape:
+            found = lcm(found, prod(stage.mesh.sizes[axis] for axis in layout.splits_of(0)))
+    return found
+
+
+def cells_of(mode: Mode, answers: Sequence[Answer]) -> Cells:
+    """The numbers of all units."""
+
+    def each(values: list[float]) -> Numbers:
+        return np.array(values, dtype=float)
 
     return Cells(
         mode,
-        each(a.seconds for a in answers),
-        each(a.gather + a.sync for a in answers),
-        each(a.memory.parameters + a.memory.gradients + a.memory.optimizer for a in answers),
-        each(a.waiting for a in answers),
-        each(a.memory.activations for a in answers),
-        each(min(a.bound, a.seconds) for a in answers),
+        each([a.seconds for a in answers]),
+        each([a.gather + a.sync for a in answers]),
+        each([a.memory.parameters + a.memory.gradients + a.memory.optimizer for a in answers]),
+        each([a.waiting for a in answers]),
+        each([max(0, a.memory.activations - a.waiting) for a in answers]),
     )
 
 
@@ -109,18 +186,19 @@ class Sums:
         self.time = _over_intervals(cells.seconds + cells.once / microbatches)
         self.fixed, self.waiting = _over_intervals(cells.fixed), _over_intervals(cells.waiting)
         count = len(cells.seconds)
-        self.one = np.zeros((count + 1, count + 1))
+        self.working = np.zeros((count + 1, count + 1))
         for i in range(count):
-            self.one[i, i + 1 :] = np.maximum.accumulate((cells.working - cells.waiting)[i:])
+            self.working[i, i + 1 :] = np.maximum.accumulate(cells.working[i:])
 
-    def seconds(self, in_flight: int, limit: float) -> NDArray[np.float64]:
+    def seconds(self, in_flight: int, limit: float) -> Numbers:
         """What intervals take, infinite where they do not fit with so many microbatches in flight."""
-        held = self.fixed + in_flight * self.waiting + np.maximum(self.one, 0.0)
+        held = self.fixed + in_flight * self.waiting + self.working
         return np.where(held <= limit, self.time, inf)
 
 
-def _over_intervals(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _over_intervals(values: Numbers) -> Numbers:
     """Sums of values i to k - 1 at [i, k]; infinite where k is not more than i."""
     total = np.concatenate([[0.0], np.cumsum(values)])
     table = total[None, :] - total[:, None]
-    return np.where(np.arange(len(total))[None, :] > np.arange(len(total))[:, None], table, inf)
+    places = np.arange(len(total))
+    return np.where(places[None, :] > places[:, None], table, inf)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from hocket.cluster.types import Cluster
 from hocket.graph.types import Graph
@@ -67,6 +68,26 @@ class Solver:
         if answer is None or (source is graph and answer.stage.mesh == mesh):
             return answer
         return replace(answer, graph=graph, stage=carried_over(answer.stage, source, graph, mesh))
+
+    def priced(self, graph: Graph, mesh: Mesh, repeats: Repeats, price: float) -> Answer | None:
+        """The best layout of a stage on a mesh where no memory is short, but a byte that is held has a price in
+        seconds."""
+        devices = self.cluster.devices[mesh.first : mesh.first + mesh.devices]
+        key = (self._text(graph), mesh, devices, repeats, price, "priced")
+        if key not in self.known:
+            bytes_, cluster = self.optimizer_bytes, self.cluster
+            found = solve_stage(
+                graph, cluster, mesh, repeats, bytes_, inf, self.seconds, self.gap, stop=self.stop, price=price
+            )
+            self.known[key] = graph, found
+        source, answer = self.known[key]
+        if answer is None or source is graph:
+            return answer
+        return replace(answer, graph=graph, stage=carried_over(answer.stage, source, graph, mesh))
+
+    def source(self, graph: Graph) -> int:
+        """A number that graphs share exactly when they are alike."""
+        return hash(self._text(graph))
 
     def _text(self, graph: Graph) -> str:
         if id(graph) not in self.texts:
