@@ -20,8 +20,9 @@ from hocket.search.builder import build_problem
 from hocket.search.cones import build_cones
 from hocket.search.judge import stage_programs
 from hocket.search.model import MEMORY, WORK
+from hocket.search.problem import Problem
 from hocket.search.repeats import Repeats
-from hocket.search.structure import Structure, find_structure
+from hocket.search.structure import Structure
 from hocket.sharding.mesh import Mesh
 from hocket.simulate.engine import simulate
 
@@ -51,47 +52,58 @@ class Answer:
         """Seconds of a microbatch."""
         return self.forward + self.backward
 
+    def with_waiting(self, in_flight: int) -> Answer:
+        """The same where so many microbatches wait, in place of one."""
+        more = (in_flight - 1) * self.waiting
+        return replace(self, memory=replace(self.memory, activations=self.memory.activations + more))
 
-def solve_stage(
-    graph: Graph,
-    cluster: Cluster,
-    mesh: Mesh,
-    repeats: Repeats,
-    optimizer_bytes: float = 8.0,
-    share: float = 1.0,
-    seconds: float = 5.0,
-    gap: float = 0.02,
-    structure: Structure | None = None,
-    stop: threading.Event | None = None,
-    price: float = 0.0,
-) -> Answer | None:
-    """The best layout found for a stage on a mesh, within a share of the memory of its devices; None where there is
-    none. A byte held where the forward pass ends costs `price` seconds more, which count for nothing but the
-    choice."""
-    prices = MeshPrices(cluster, mesh)
-    limit = share * min(cluster.memory_limit(rank) for rank in mesh.ranks)
-    problem = build_problem(
-        graph, mesh, prices, limit, optimizer_bytes,
-        structure=structure or find_structure(graph), repeats=repeats,
-    )  # fmt: skip
-    if price:
-        for costs in problem.model.nodes:
+
+@dataclass(frozen=True)
+class Question:
+    """A stage on a mesh, ready to be laid out."""
+
+    graph: Graph
+    cluster: Cluster
+    repeats: Repeats
+    optimizer_bytes: float
+    problem: Problem
+
+    def answer(
+        self, limit: float, seconds: float, gap: float, stop: threading.Event | None = None, price: float = 0.0
+    ) -> Answer | None:
+        """The best layout found under a limit of bytes per device; None where there is none.
+
+        A byte held where the forward pass ends costs `price` seconds more, which count for nothing but the choice.
+        """
+        problem = self.problem
+        nodes = [costs.copy() for costs in problem.model.nodes]
+        for costs in nodes if price else ():
             costs[WORK] += price * costs[MEMORY]
-    cones = build_cones(problem.model, problem.wishes)
-    bound = 0.0
-    for attempt in range(ATTEMPTS):
-        solution = solve_model(cones.model, seconds, gap, inf, stop)
-        if attempt == 0:
-            bound = solution.bound
-        if solution.choice is None:
-            return None
-        stage = problem.stage(cones.expand(solution.choice))
-        answer = judge_stage(graph, stage, cluster, repeats, optimizer_bytes, prices, bound)
-        excess = answer.memory.total - limit
-        if excess <= 0:
-            return answer
-        cones.model.limit -= 1.1 * excess
-    return None
+        cones = build_cones(replace(problem.model, nodes=nodes, limit=limit, seen=[], least=0.0), problem.wishes)
+        bound = 0.0
+        for attempt in range(ATTEMPTS):
+            solution = solve_model(cones.model, seconds, gap, inf, stop)
+            bound = solution.bound if attempt == 0 else bound
+            if solution.choice is None:
+                return None
+            stage = problem.stage(cones.expand(solution.choice))
+            args = (self.graph, stage, self.cluster, self.repeats, self.optimizer_bytes, problem.prices)
+            answer = judge_stage(*args, bound=0.0 if price else bound)
+            excess = answer.memory.total - limit
+            if excess <= 0:
+                return answer
+            cones.model.limit -= 1.1 * excess
+        return None
+
+
+def ask(
+    graph: Graph, structure: Structure, cluster: Cluster, mesh: Mesh, repeats: Repeats, optimizer_bytes: float
+) -> Question:
+    """The question how a stage is laid out best on a mesh."""
+    problem = build_problem(
+        graph, mesh, MeshPrices(cluster, mesh), inf, optimizer_bytes, structure=structure, repeats=repeats
+    )
+    return Question(graph, cluster, repeats, optimizer_bytes, problem)
 
 
 def judge_stage(

@@ -25,17 +25,20 @@ from hocket.search.stages.solver import Solver
 JUDGED = 3
 """Most shapes that are laid out and judged after the first that fits."""
 FAR = 1.3
-"""A mesh on which a unit takes so much longer than on the best one, and holds no less, is left out."""
+"""A mesh on which a unit takes so much longer than on the fastest, and holds so much more than on the one that
+holds least, is left out."""
 PRICES = (0.02, 0.3)
 """What the memory of a device costs, as shares of the time of its stage: a little, and where memory is short
 much."""
+NEARLY_ALL = 0.9
+"""Share of the units that are at least as slow as the one in the middle."""
 MICROBATCH = 4
 """Layouts are found for the smallest microbatches and for some of about so many times as many samples."""
 
 
 @dataclass
 class Search:
-    """A search under way: `graphs` by number of microbatches; profiles by devices; candidates."""
+    """A search under way: `graphs` by number of microbatches; candidates."""
 
     graphs: Mapping[int, Graph]
     cluster: Cluster
@@ -44,7 +47,6 @@ class Search:
     end: float = inf
     units: dict[int, Units] = field(init=False)
     floors: Floors = field(init=False)
-    profiles: dict[tuple[int, bool, float], list[Profile]] = field(default_factory=dict)
     candidates: list[Candidate] = field(default_factory=list)
     alternatives: list[Alternative] = field(default_factory=list)
     complete: bool = True
@@ -84,24 +86,22 @@ class Search:
     def _with_ranks(self, ranks: int) -> None:
         """Estimate every shape with so many ranks that could still be the best and may fit."""
         best = min((c.seconds for c in self.candidates), default=inf)
-        counts = [b for b in self.units if self.floors.fits(b, ranks) and self.floors.seconds(b, ranks) < best]
-        if not counts:
-            return
+        worth = [b for b in self.units if self.floors.seconds(b, ranks) < best]
         kinds = self._kinds(ranks)
         for price in PRICES:
-            for again in (False, True) if self.units[counts[0]].blocks else (False,):
-                cells = {first: self._profiles(ranks, first, again, price, counts) for first in set(kinds)}
-                if not all(cells.values()):
+            fitting = False
+            for again in (False, True) if any(self.units[b].blocks for b in worth) else (False,):
+                counts = [b for b in worth if self.floors.fits(b, ranks, again)]
+                if not counts:
                     continue
-                fitting = [
-                    self._note(
-                        ranks, chunks, count, again, [_at(cells[f], count, self.units[count]) for f in kinds]
-                    )
-                    for count in counts
-                    for chunks in CHUNKS
-                ]
-                if any(fitting) and (again or not self.units[counts[0]].blocks):
-                    return
+                cells = {
+                    first: self._profiles(ranks, first, again, price, counts) for first in dict.fromkeys(kinds)
+                }
+                for count in counts if all(cells.values()) else ():
+                    here = [_at(cells[first], count, self.units[count]) for first in kinds]
+                    fitting |= any([self._note(ranks, chunks, count, again, here) for chunks in CHUNKS])  # noqa: C419
+            if fitting:
+                return
 
     def _note(self, ranks: int, chunks: int, count: int, again: bool, cells: list[list[Cells]]) -> bool:
         """Note a shape's best cut as a candidate; whether it fits."""
@@ -112,29 +112,23 @@ class Search:
 
     def _profiles(self, ranks: int, first: int, again: bool, price: float, counts: list[int]) -> list[Profile]:
         """The modes of the units on the devices of a rank that are worth it."""
-        key = (first + self.cluster.size * ranks, again, price)
-        if key in self.profiles:
-            return self.profiles[key]
         size = self.cluster.size // ranks
         limit = min(self.cluster.memory_limit(rank) for rank in range(first, first + size))
+        best = min((c.seconds for c in self.candidates), default=inf)
         found: list[Profile] = []
         for count in self._references(counts):
-            seconds = self.floors.seconds(count, ranks) / count
-            each = price * seconds / limit
-            tried = []
-            for sizes in self.meshes(size):
-                mode = Mode(sizes, count > 1, again, count)
-                answer = middle(self.solver, self.units[count], mode, first, each)
-                if answer is not None:
-                    held = answer.memory.total + (min(count, ranks) - 1) * answer.waiting
-                    tried.append((answer.seconds, held, mode))
-            fastest = min(tried, default=(inf, 0, None), key=lambda t: t[:2])
-            for time_, held, mode in tried:
-                if time_ <= fastest[0] * FAR or held < 0.8 * fastest[1]:
-                    other = self._other(count)
-                    profile = find_profile(self.solver, self.units, mode, first, each, other)
+            each = price * self.floors.seconds(count, ranks) / count / limit
+            modes = [Mode(sizes, count > 1, again, count, each) for sizes in self.meshes(size)]
+            tried = [(a, m) for m in modes if (a := middle(self.solver, self.units[count], m, first)) is not None]
+            fastest = min((a.seconds for a, _ in tried), default=inf)
+            if fastest * self.units[count].count / ranks * count * NEARLY_ALL > best:
+                continue  # even if all units took as little as the one in the middle
+            least = min((a.with_waiting(min(count, ranks)).memory.total for a, _ in tried), default=0)
+            for answer, mode in tried:
+                held = answer.with_waiting(min(count, ranks)).memory.total
+                if answer.seconds <= fastest * FAR or held <= least * FAR:
+                    profile = find_profile(self.solver, self.units, mode, first, self._other(count))
                     found += [profile] if profile is not None else []
-        self.profiles[key] = found
         return found
 
     def _references(self, counts: list[int]) -> list[int]:

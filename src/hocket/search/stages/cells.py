@@ -38,6 +38,7 @@ class Mode:
     once: bool
     again: bool
     found_for: int
+    price: float
 
 
 @dataclass(frozen=True)
@@ -122,16 +123,14 @@ class Units:
         return self.pieces[again]
 
 
-def middle(solver: Solver, units: Units, mode: Mode, first: int, price: float) -> Answer | None:
+def middle(solver: Solver, units: Units, mode: Mode, first: int) -> Answer | None:
     """The layout of one unit in the middle of the model, which most are like."""
     pieces = units.of(mode.again)
     repeats = Repeats(mode.found_for, 1, mode.once)
-    return solver.priced(pieces[len(pieces) // 2], Mesh(mode.mesh, first), repeats, price)
+    return solver.priced(pieces[len(pieces) // 2], Mesh(mode.mesh, first), repeats, mode.price)
 
 
-def find_profile(
-    solver: Solver, units: Mapping[int, Units], mode: Mode, first: int, price: float, second: int
-) -> Profile | None:
+def find_profile(solver: Solver, units: Mapping[int, Units], mode: Mode, first: int, second: int) -> Profile | None:
     """The profile of a mode on the devices from `first` on; `units` by number of microbatches, `second` is the
     other number for which it is judged. None where a unit has no layout."""
     pieces, others = units[mode.found_for].of(mode.again), units[second].of(mode.again)
@@ -139,7 +138,7 @@ def find_profile(
     answers, again, divisor = [], [], 1
     known: dict[int, Answer] = {}
     for piece, other in zip(pieces, others, strict=True):
-        answer = solver.priced(piece, Mesh(mode.mesh, first), repeats, price)
+        answer = solver.priced(piece, Mesh(mode.mesh, first), repeats, mode.price)
         if answer is None:
             return None
         answers.append(answer)

@@ -36,10 +36,10 @@ class Floors:
         work = self._sums(count, False)[0]
         return work / (self.cluster.size // ranks) * max(1.0, count / ranks)
 
-    def fits(self, count: int, ranks: int) -> bool:
-        """Whether memory could be enough if everything were divided by all devices."""
+    def fits(self, count: int, ranks: int, again: bool) -> bool:
+        """Whether memory could be enough if everything were divided by all devices; `again`: blocks run again."""
         limits = [self.cluster.memory_limit(rank) for rank in range(self.cluster.size)]
-        return any(self._held(count, ranks, again) <= sum(limits) for again in (False, True))
+        return self._held(count, ranks, again) <= sum(limits)
 
     def _held(self, count: int, ranks: int, again: bool) -> float:
         """Bytes of all devices of a pipeline: 1F1B's rank r waits for min(B, P - r) microbatches."""

@@ -34,7 +34,7 @@ class Candidate:
     @property
     def ways(self) -> list[tuple[Way, ...]]:
         """How each stage is laid out."""
-        return [((mode.mesh, mode.once),) for mode in self.modes]
+        return [((mode.mesh, mode.once, mode.price),) for mode in self.modes]
 
     def __str__(self) -> str:
         meshes = ", ".join(dict.fromkeys("x".join(map(str, m.mesh)) for m in self.modes))

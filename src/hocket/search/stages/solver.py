@@ -12,11 +12,13 @@ from hocket.graph.types import Graph
 from hocket.search.case import meshes
 from hocket.search.repeats import Repeats
 from hocket.search.stages.alike import carried_over, likeness
-from hocket.search.stages.answer import Answer, solve_stage
+from hocket.search.stages.answer import Answer, Question, ask
+from hocket.search.structure import Structure, find_structure
 from hocket.sharding.mesh import Mesh
 
-Way = tuple[tuple[int, ...], bool]
-"""Sizes of a mesh, and whether parameters and gradients move once in a step (else with every microbatch)."""
+Way = tuple[tuple[int, ...], bool, float]
+"""Sizes of a mesh, whether parameters and gradients move once in a step (else with every microbatch), and the price
+in seconds of a byte that is held (none: memory is a limit alone)."""
 
 
 @dataclass
@@ -30,6 +32,8 @@ class Solver:
     stop: threading.Event = field(default_factory=threading.Event)
     axes: int = 2
     known: dict[object, tuple[Graph, Answer | None]] = field(default_factory=dict)
+    asked: dict[object, Question] = field(default_factory=dict)
+    structures: dict[int, Structure] = field(default_factory=dict)
     texts: dict[int, tuple[Graph, str]] = field(default_factory=dict)
 
     def best(
@@ -41,49 +45,61 @@ class Solver:
         share: float = 1.0,
         ways: Sequence[Way] = (),
     ) -> Answer | None:
-        """The best layout of a stage on some devices in any of the ways given (none: in all there are)."""
+        """The best layout of a stage on some devices, within a share of their memory, in any of the ways given
+        (none: in all there are)."""
         best: Answer | None = None
-        every = [(mesh.sizes, once) for mesh in meshes(devices, self.axes) for once in (True, False)]
-        for sizes, once in ways or every:
+        every = [(mesh.sizes, once, 0.0) for mesh in meshes(devices, self.axes) for once in (True, False)]
+        for sizes, once, price in ways or every:
             if once and repeats.microbatches == 1:
                 continue
-            found = self.on(graph, Mesh(sizes, first), replace(repeats, once=once), share)
+            found = self.on(graph, Mesh(sizes, first), replace(repeats, once=once), share, price)
             if found is not None and (best is None or _total(found, repeats) < _total(best, repeats)):
                 best = found
         return best
 
-    def on(self, graph: Graph, mesh: Mesh, repeats: Repeats, share: float) -> Answer | None:
-        """The best layout of a stage on a mesh, within a share of the memory; None where nothing fits."""
-        devices = self.cluster.devices[mesh.first : mesh.first + mesh.devices]
-        places = self.cluster.places[mesh.first : mesh.first + mesh.devices]
-        pattern = tuple(place - places[0] for place in places)
-        key = (self._text(graph), mesh.sizes, devices, pattern, repeats, share)
-        if key not in self.known:
-            bytes_, cluster = self.optimizer_bytes, self.cluster
-            found = solve_stage(
-                graph, cluster, mesh, repeats, bytes_, share, self.seconds, self.gap, stop=self.stop
-            )
-            self.known[key] = graph, found
-        source, answer = self.known[key]
-        if answer is None or (source is graph and answer.stage.mesh == mesh):
-            return answer
-        return replace(answer, graph=graph, stage=carried_over(answer.stage, source, graph, mesh))
+    def on(
+        self, graph: Graph, mesh: Mesh, repeats: Repeats, share: float = 1.0, price: float = 0.0
+    ) -> Answer | None:
+        """The best layout of a stage on a mesh, within a share of the memory; None where nothing fits.
+
+        With a price of memory the layout that is best without a limit is taken, where it fits.
+        """
+        limit = share * min(self.cluster.memory_limit(rank) for rank in mesh.ranks)
+        if price:
+            answer = self.priced(graph, mesh, replace(repeats, in_flight=1), price)
+            if answer is not None:
+                held = answer.with_waiting(repeats.in_flight)
+                if held.memory.total <= limit:
+                    return held
+        return self._answer(graph, mesh, repeats, limit, 0.0)
 
     def priced(self, graph: Graph, mesh: Mesh, repeats: Repeats, price: float) -> Answer | None:
         """The best layout of a stage on a mesh where no memory is short, but a byte that is held has a price in
         seconds."""
+        return self._answer(graph, mesh, repeats, inf, price)
+
+    def _answer(self, graph: Graph, mesh: Mesh, repeats: Repeats, limit: float, price: float) -> Answer | None:
         devices = self.cluster.devices[mesh.first : mesh.first + mesh.devices]
-        key = (self._text(graph), mesh, devices, repeats, price, "priced")
-        if key not in self.known:
-            bytes_, cluster = self.optimizer_bytes, self.cluster
-            found = solve_stage(
-                graph, cluster, mesh, repeats, bytes_, inf, self.seconds, self.gap, stop=self.stop, price=price
-            )
-            self.known[key] = graph, found
-        source, answer = self.known[key]
-        if answer is None or source is graph:
+        places = self.cluster.places[mesh.first : mesh.first + mesh.devices]
+        pattern = tuple(place - places[0] for place in places)
+        where = (self._text(graph), mesh.sizes, devices, pattern, repeats)
+        if (*where, limit, price) not in self.known:
+            if where not in self.asked:
+                self.asked[where] = ask(
+                    graph, self._structure(graph), self.cluster, mesh, repeats, self.optimizer_bytes
+                )
+            question = self.asked[where]
+            answer = question.answer(limit, self.seconds, self.gap, self.stop, price)
+            self.known[*where, limit, price] = question.graph, answer
+        source, answer = self.known[*where, limit, price]
+        if answer is None or (source is graph and answer.stage.mesh == mesh):
             return answer
         return replace(answer, graph=graph, stage=carried_over(answer.stage, source, graph, mesh))
+
+    def _structure(self, graph: Graph) -> Structure:
+        if id(graph) not in self.structures:
+            self.structures[id(graph)] = find_structure(graph)
+        return self.structures[id(graph)]
 
     def source(self, graph: Graph) -> int:
         """A number that graphs share exactly when they are alike."""
