@@ -22,7 +22,7 @@ class Form(StrEnum):
 
 
 def schedule(
-    kind: Annotated[str, typer.Option(help="fthenb, 1f1b, vpp, zb-h1, zb-v or zb.")] = "vpp",
+    kind: Annotated[str, typer.Option(help="fthenb, 1f1b, eager, vpp, zb-h1, zb-v or zb.")] = "vpp",
     stages: Annotated[int, typer.Option(help="Ranks of the pipeline.")] = 4,
     chunks: Annotated[int, typer.Option(help="Chunks of layers per rank.")] = 1,
     microbatches: Annotated[int, typer.Option(help="Microbatches.")] = 8,

@@ -28,6 +28,18 @@ def one_forward_one_backward(ranks: int, microbatches: int) -> Order:
     )
 
 
+def eager(ranks: int, microbatches: int) -> Order:
+    """One forward, one backward with about twice as many forward passes ahead, so that what travels between ranks
+    has time to: no rank waits for it as long as it takes less than a pass (Zhuang et al. 2023, section 4:
+    eager-1F1B)."""
+    every = range(microbatches)
+    made = (
+        alternate(actions("F", rank, every), actions("B", rank, every), 2 * (ranks - 1 - rank))
+        for rank in range(ranks)
+    )
+    return Order(tuple(made), "eager 1F1B")
+
+
 def alternate(forwards: list[Action], backwards: list[Action], ahead: int) -> tuple[Action, ...]:
     """Some forward passes ahead, then one forward and one backward in turn, then the backward passes left."""
     ahead = min(ahead, len(forwards))

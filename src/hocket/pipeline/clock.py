@@ -98,15 +98,16 @@ class Run:
         return max((number for _, number in self.held(rank)), default=0)
 
 
-def waits_for(action: Action, order: Order) -> tuple[Action, ...]:
-    """What must be done before an action can start, beside what its rank does before."""
+def waits_for(action: Action, stages: int) -> tuple[Action, ...]:
+    """What must be done before an action of a pipeline of so many stages can start, beside what its rank does
+    before."""
     stage, microbatch = action.stage, action.microbatch
     if action.kind == "F":
         return (Action(stage - 1, "F", microbatch),) if stage else ()
     if action.kind == "W":
         return (Action(stage, "I", microbatch),)
     own = Action(stage, "F", microbatch)
-    if stage + 1 == order.stages:
+    if stage + 1 == stages:
         return (own,)
     return own, Action(stage + 1, "B", microbatch)
 
@@ -117,7 +118,7 @@ def run(order: Order, times: Times | None = None) -> Run:
     Raises ScheduleError where ranks wait for each other, or for what nobody does.
     """
     times = times or Times()
-    places = order.places
+    places, stages = order.places, order.stages
     done: dict[Action, float] = {}
     spans: list[list[Span]] = [[] for _ in order.ranks]
     moving = True
@@ -126,7 +127,7 @@ def run(order: Order, times: Times | None = None) -> Run:
         for rank, todo in enumerate(order.ranks):
             while len(spans[rank]) < len(todo):
                 action = todo[len(spans[rank])]
-                start = _start(action, rank, order, places, done, times)
+                start = _start(action, rank, stages, places, done, times)
                 if start is None:
                     break
                 start = max(start, spans[rank][-1].end if spans[rank] else 0.0)
@@ -146,10 +147,10 @@ def _whole(action: Action) -> Action:
 
 
 def _start(
-    action: Action, rank: int, order: Order, places: dict[int, int], done: dict[Action, float], times: Times
+    action: Action, rank: int, stages: int, places: dict[int, int], done: dict[Action, float], times: Times
 ) -> float | None:
     start = 0.0
-    for needed in waits_for(action, order):
+    for needed in waits_for(action, stages):
         end = done.get(_whole(needed))
         if end is None:
             return None
@@ -160,6 +161,6 @@ def _start(
 def _deadlock(stuck: dict[int, Action], order: Order, done: dict[Action, float]) -> ScheduleError:
     told = []
     for rank, action in stuck.items():
-        missing = [str(n) for n in waits_for(action, order) if _whole(n) not in done]
+        missing = [str(n) for n in waits_for(action, order.stages) if _whole(n) not in done]
         told.append(f"rank {rank} waits at {action} for {' and '.join(missing)}")
     return ScheduleError("order", "lets every rank go on until all is done", "; ".join(told), "change the order")

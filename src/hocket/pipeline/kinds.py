@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hocket.errors import ScheduleError
-from hocket.pipeline.classic import forward_then_backward, one_forward_one_backward
+from hocket.pipeline.classic import eager, forward_then_backward, one_forward_one_backward
 from hocket.pipeline.clock import Times
 from hocket.pipeline.interleaved import interleaved
 from hocket.pipeline.order import Order, loop
@@ -14,6 +14,7 @@ from hocket.pipeline.zero_bubble import searched, zero_bubble_h1, zero_bubble_v
 KINDS: dict[str, str] = {
     "fthenb": "all forward, then all backward (GPipe)",
     "1f1b": "one forward, one backward",
+    "eager": "1F1B with more forward passes ahead, which gives sends time",
     "vpp": "interleaved 1F1B, any number of microbatches",
     "zb-h1": "zero bubble in the memory of 1F1B, one stage per rank",
     "zb-v": "zero bubble in the memory of 1F1B, two stages per rank",
@@ -40,11 +41,12 @@ def make_order(
     if min(ranks, chunks, microbatches) < 1:
         values = f"{ranks} ranks, {chunks} chunks, {microbatches} microbatches"
         raise ScheduleError(f"schedule {kind}", "has at least one rank, chunk and microbatch", values)
-    only = {"fthenb": 1, "1f1b": 1, "zb-h1": 1, "zb-v": 2}.get(kind, chunks)
+    only = {"fthenb": 1, "1f1b": 1, "eager": 1, "zb-h1": 1, "zb-v": 2}.get(kind, chunks)
     if chunks not in (1, only):
         raise ScheduleError(f"schedule {kind}", f"has {only} chunks per rank", str(chunks), "use vpp or zb")
     makers: dict[str, Callable[[], Order]] = {
         "fthenb": lambda: forward_then_backward(ranks, microbatches),
+        "eager": lambda: eager(ranks, microbatches),
         "1f1b": lambda: one_forward_one_backward(ranks, microbatches),
         "vpp": lambda: interleaved(ranks, chunks, microbatches, times),
         "zb-h1": lambda: zero_bubble_h1(ranks, microbatches, times),

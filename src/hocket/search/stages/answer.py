@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hocket.cluster.types import Cluster
+from hocket.cost.collective import LINK_SHARE
 from hocket.cost.prices import MeshPrices
 from hocket.graph.types import Graph
 from hocket.plan.types import Memory, Stage
@@ -23,6 +28,7 @@ from hocket.search.model import MEMORY, WORK
 from hocket.search.problem import Problem
 from hocket.search.repeats import Repeats
 from hocket.search.structure import Structure
+from hocket.sharding.layout import shards
 from hocket.sharding.mesh import Mesh
 from hocket.simulate.engine import simulate
 
@@ -73,17 +79,22 @@ class Question:
     ) -> Answer | None:
         """The best layout found under a limit of bytes per device; None where there is none.
 
-        A byte held where the forward pass ends costs `price` seconds more, which count for nothing but the choice.
+        A byte held where the forward pass ends costs `price` seconds more, and what other stages send the time that
+        it takes them; both count for nothing but the choice.
         """
         problem = self.problem
         nodes = [costs.copy() for costs in problem.model.nodes]
         for costs in nodes if price else ():
             costs[WORK] += price * costs[MEMORY]
+        most = 0.0
+        for number, extra in given_seconds(self.graph, problem, self.cluster).items():
+            nodes[number][WORK] += extra
+            most += float(extra.max())
         cones = build_cones(replace(problem.model, nodes=nodes, limit=limit, seen=[], least=0.0), problem.wishes)
         bound = 0.0
         for attempt in range(ATTEMPTS):
             solution = solve_model(cones.model, seconds, gap, inf, stop)
-            bound = solution.bound if attempt == 0 else bound
+            bound = max(0.0, solution.bound - most) if attempt == 0 else bound
             if solution.choice is None:
                 return None
             stage = problem.stage(cones.expand(solution.choice))
@@ -94,6 +105,25 @@ class Question:
                 return answer
             cones.model.limit -= 1.1 * excess
         return None
+
+
+def given_seconds(graph: Graph, problem: Problem, cluster: Cluster) -> dict[int, NDArray[np.float64]]:
+    """Per node that decides how what other stages send is received, the seconds that each layout takes to
+    arrive."""
+    mesh = problem.mesh
+    alone = len({cluster.places[rank] for rank in range(cluster.size)}) == 1
+    beyond = mesh.devices >= min(m.count for m in cluster.machines)
+    link = cluster.network if beyond and not alone else cluster.machines[cluster.places[mesh.first]].link
+    together = Counter(cluster.places[rank] for rank in mesh.ranks)
+    sharing = max(together.values()) if link.per == "machine" else 1
+    given = {entry.name for entry in graph.given}
+    found = {}
+    for number, node in enumerate(problem.nodes):
+        if node.kind == "stored" and node.members[0] in given:
+            size = sum(graph.types[name].bytes for name in node.members)
+            shares = [1 / shards(layout, mesh) for layout in node.options]  # type: ignore[arg-type]
+            found[number] = np.array(shares) * size * sharing / (link.bandwidth * LINK_SHARE)
+    return found
 
 
 def ask(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from hocket.cluster.types import Cluster
+from hocket.cost.collective import LINK_SHARE
 from hocket.errors import MemoryLimitError
 from hocket.graph.types import Graph
 from hocket.plan.types import Alternative
@@ -19,7 +20,8 @@ from hocket.search.case import meshes as grids
 from hocket.search.stages.cells import Cells, Mode, Profile, Units, find_profile, middle
 from hocket.search.stages.floors import Floors
 from hocket.search.stages.given import Pipeline, Watcher, lay_out
-from hocket.search.stages.shapes import CHUNKS, Candidate, estimate
+from hocket.search.stages.shape import Shape
+from hocket.search.stages.shapes import KINDS, Candidate, estimate
 from hocket.search.stages.solver import Solver
 
 JUDGED = 3
@@ -30,6 +32,11 @@ holds least, is left out."""
 PRICES = (0.02, 0.3)
 """What the memory of a device costs, as shares of the time of its stage: a little, and where memory is short
 much."""
+SLACK = 1.2
+"""By how much the unit in the middle, as often as there are units in a stage, may be more than the memory."""
+WORSE = 1.2
+"""Larger or smaller parts of the cluster are not looked at beyond those whose best shape takes so much longer than
+the best."""
 NEARLY_ALL = 0.9
 """Share of the units that are at least as slow as the one in the middle."""
 MICROBATCH = 4
@@ -49,6 +56,7 @@ class Search:
     floors: Floors = field(init=False)
     candidates: list[Candidate] = field(default_factory=list)
     alternatives: list[Alternative] = field(default_factory=list)
+    looked: list[int] = field(default_factory=list)
     complete: bool = True
 
     def __post_init__(self) -> None:
@@ -62,8 +70,11 @@ class Search:
             if time.monotonic() > self.end:
                 self.complete = False
                 break
+            if self._hopeless(count):
+                continue
             self.watcher("stages", number, len(ranks), f"{count} stages")
             self._with_ranks(count)
+            self.looked.append(count)
         return self._judged()
 
     @property
@@ -76,6 +87,15 @@ class Search:
         size = self.cluster.size / ranks
         inside = self.cluster.machines[0].count
         return max(size / inside, inside / size)
+
+    def _hopeless(self, ranks: int) -> bool:
+        """Whether the next larger or smaller number of ranks that was looked at was far from the best."""
+        best = min((c.seconds for c in self.candidates), default=inf)
+        middle = self.cluster.size / self.cluster.machines[0].count
+        inner = [p for p in self.looked if min(ranks, middle) <= p <= max(ranks, middle)]
+        nearest = min(inner, key=lambda p: max(p / ranks, ranks / p), default=0)
+        own = min((c.seconds for c in self.candidates if c.shape.ranks == nearest), default=inf)
+        return nearest != ranks and best < inf and nearest > 0 and own > best * WORSE
 
     def _ranks(self) -> list[int]:
         """Numbers of pipeline ranks that divide the cluster into parts of as many devices."""
@@ -99,16 +119,20 @@ class Search:
                 }
                 for count in counts if all(cells.values()) else ():
                     here = [_at(cells[first], count, self.units[count]) for first in kinds]
-                    fitting |= any([self._note(ranks, chunks, count, again, here) for chunks in CHUNKS])  # noqa: C419
+                    fitting |= self._note(ranks, count, again, here)
             if fitting:
                 return
 
-    def _note(self, ranks: int, chunks: int, count: int, again: bool, cells: list[list[Cells]]) -> bool:
-        """Note a shape's best cut as a candidate; whether it fits."""
-        found = estimate(self.cluster, ranks, chunks, count, again, cells) if all(cells) else None
-        if found is not None:
-            self.candidates.append(found)
-        return found is not None
+    def _note(self, ranks: int, count: int, again: bool, cells: list[list[Cells]]) -> bool:
+        """Note the best cut for every kind of schedule as a candidate; whether one fits."""
+        if not all(cells):
+            return False
+        link = self.cluster.network if len(self.cluster.machines) > 1 else self.cluster.machines[0].link
+        send = link.latency + self.units[count].sent() / (link.bandwidth * LINK_SHARE)
+        shapes = (Shape(ranks, chunks, count, kind) for kind, chunks in KINDS)
+        found = [c for shape in shapes if (c := estimate(self.cluster, shape, again, cells, send)) is not None]
+        self.candidates += found
+        return bool(found)
 
     def _profiles(self, ranks: int, first: int, again: bool, price: float, counts: list[int]) -> list[Profile]:
         """The modes of the units on the devices of a rank that are worth it."""
@@ -123,10 +147,13 @@ class Search:
             fastest = min((a.seconds for a, _ in tried), default=inf)
             if fastest * self.units[count].count / ranks * count * NEARLY_ALL > best:
                 continue  # even if all units took as little as the one in the middle
-            least = min((a.with_waiting(min(count, ranks)).memory.total for a, _ in tried), default=0)
-            for answer, mode in tried:
-                held = answer.with_waiting(min(count, ranks)).memory.total
-                if answer.seconds <= fastest * FAR or held <= least * FAR:
+            own = self.units[count].count / ranks
+            fitting = [
+                (a, m) for a, m in tried if a.with_waiting(min(count, ranks)).memory.total * own <= limit * SLACK
+            ]
+            least = min((a.memory.total for a, _ in fitting), default=0)
+            for answer, mode in fitting:
+                if answer.seconds <= fastest * FAR or answer.memory.total <= least * FAR:
                     profile = find_profile(self.solver, self.units, mode, first, self._other(count))
                     found += [profile] if profile is not None else []
         return found
@@ -156,14 +183,17 @@ class Search:
         return found
 
     def meshes(self, size: int) -> list[tuple[int, ...]]:
-        """Meshes of so many devices: inside a machine every grid of up to two axes; of whole machines one axis, or
-        two of which the inner one lies inside a machine."""
+        """Meshes of so many devices: grids of two axes, of which the inner one lies inside a machine, as one axis
+        alone is a grid with both axes for the same; one axis where there is no grid."""
         inside = self.cluster.machines[0].count
         regular = all(m.count == inside for m in self.cluster.machines)
         if not regular or (size > inside and size % inside):
             return [mesh.sizes for mesh in grids(size, 2)]
         inside = min(inside, size)
-        return [(size,), *((size // b, b) for b in range(inside, 1, -1) if inside % b == 0 and b < size)]
+        found: list[tuple[int, ...]] = [
+            (size // b, b) for b in range(inside, 1, -1) if inside % b == 0 and b < size
+        ]
+        return found or [(size,)]
 
     def _judged(self) -> Pipeline:
         """Lay out the most promising candidates; the best of them."""

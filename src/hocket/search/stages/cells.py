@@ -110,6 +110,12 @@ class Units:
         """Number of units."""
         return len(self.cuts[False]) + 1
 
+    def sent(self, again: bool = False) -> int:
+        """Most bytes that a unit gives the next ones in its forward pass."""
+        return max((sum(g.types[n].bytes for n in g.sent if n in {o for op in g.operations[: g.forward]
+                                                                  for o in op.outputs})
+                    for g in self.of(again)), default=0)  # fmt: skip
+
     @property
     def samples(self) -> int:
         """Samples of a microbatch: the first dim of what the batch has (1 where there is none)."""

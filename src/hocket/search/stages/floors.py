@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from math import inf
+from dataclasses import dataclass, field
 
 from hocket.cluster.types import Cluster
 from hocket.cost.prices import MeshPrices
-from hocket.search.builder import build_problem
-from hocket.search.model import BACKWARD, MEMORY, WORK
+from hocket.graph.flow import find_flow
+from hocket.search.moments import find_moments
 from hocket.search.pricing import at_best
 from hocket.search.stages.cells import Units
 from hocket.search.stages.solver import Solver
-from hocket.search.structure import find_structure
 from hocket.sharding.mesh import Mesh
 
 
 @dataclass
 class Floors:
-    """Bounds from units on a single device of the best kind, by number of microbatches.
+    """Bounds from the whole model on a single device of the best kind, by number of microbatches.
 
     Where rates rise with size, work that is divided takes no fewer device seconds than undivided; communication
     takes more. A step of B microbatches over P ranks is at least B times the mean work of a rank, and no shorter
@@ -30,6 +28,10 @@ class Floors:
     cluster: Cluster
     solver: Solver
     known: dict[tuple[int, bool], tuple[float, float, float]] = field(default_factory=dict)
+    prices: MeshPrices = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prices = MeshPrices(at_best(self.cluster), Mesh((1,)))
 
     def seconds(self, count: int, ranks: int) -> float:
         """No pipeline with so many microbatches and ranks takes less."""
@@ -48,27 +50,17 @@ class Floors:
         return fixed + flight * waiting
 
     def _sums(self, count: int, again: bool) -> tuple[float, float, float]:
-        """Seconds of all units on one device, bytes that they hold all the time, and while they wait."""
+        """Seconds of everything on one device, bytes that are held all the time, and while a microbatch waits."""
         if (count, again) not in self.known:
-            cluster = at_best(self.cluster)
-            fastest = max(range(cluster.size), key=lambda r: cluster.devices[r].peak("float32"))
-            device = Mesh((1,), fastest)
-            prices = MeshPrices(replace(cluster), device)
-            seen: dict[int, tuple[float, float, float]] = {}
-            total = [0.0, 0.0, 0.0]
-            for graph in self.units[count].of(again):
-                key = self.solver.source(graph)
-                if key not in seen:
-                    problem = build_problem(
-                        graph, device, prices, inf, self.solver.optimizer_bytes, structure=find_structure(graph)
-                    )
-                    nodes = problem.model.nodes
-                    seconds = sum(float((c[WORK] + c[WORK + BACKWARD]).min()) for c in nodes)
-                    moment = float(sum(c[MEMORY].min() for c in nodes))
-                    trained = sum(graph.types[p].elements for p, _ in graph.gradients)
-                    stored = sum(graph.types[i.name].bytes for i in graph.parameters)
-                    fixed = stored + trained * self.solver.optimizer_bytes
-                    seen[key] = seconds, fixed, max(0.0, moment - fixed)
-                total = [a + b for a, b in zip(total, seen[key], strict=True)]
-            self.known[count, again] = total[0], total[1], total[2]
+            graph = self.units[count].graphs[again]
+            fastest = max(self.prices.devices, key=lambda device: device.peak("float32"))
+            rank = self.prices.devices.index(fastest)
+            seconds = 0.0
+            for operation in graph.operations:
+                given, made = ([graph.types[n] for n in names] for names in (operation.inputs, operation.outputs))
+                seconds += self.prices.compute(operation, given, made, rank)
+            trained = sum(graph.types[p].elements for p, _ in graph.gradients)
+            fixed = sum(graph.types[i.name].bytes for i in graph.parameters) + trained * self.solver.optimizer_bytes
+            held = find_moments(graph, find_flow(graph))[0].held
+            self.known[count, again] = seconds, fixed, sum(graph.types[name].bytes for name in held)
         return self.known[count, again]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,8 @@ from hocket.search.stages.partition import partition
 from hocket.search.stages.shape import Shape
 from hocket.search.stages.solver import Way
 
-CHUNKS = (1, 2, 3, 4)
-"""Chunks per rank that are tried."""
+KINDS = (("1f1b", 1), ("eager", 1), ("vpp", 2), ("vpp", 3), ("vpp", 4))
+"""Kinds of schedules and chunks per rank that are tried."""
 LONG = 40_000
 """Most actions of an order with several chunks per rank: it is put on the clock action by action."""
 
@@ -33,8 +34,11 @@ class Candidate:
 
     @property
     def ways(self) -> list[tuple[Way, ...]]:
-        """How each stage is laid out."""
-        return [((mode.mesh, mode.once, mode.price),) for mode in self.modes]
+        """How each stage is laid out: on its mesh, or on one axis alone."""
+        meshes = (dict.fromkeys((mode.mesh, (prod(mode.mesh),))) for mode in self.modes)
+        return [
+            tuple((m, mode.once, mode.price) for m in each) for mode, each in zip(self.modes, meshes, strict=True)
+        ]
 
     def __str__(self) -> str:
         meshes = ", ".join(dict.fromkeys("x".join(map(str, m.mesh)) for m in self.modes))
@@ -42,14 +46,15 @@ class Candidate:
 
 
 def estimate(
-    cluster: Cluster, ranks: int, chunks: int, count: int, again: bool, cells: Sequence[Sequence[Cells]]
+    cluster: Cluster, shape: Shape, again: bool, cells: Sequence[Sequence[Cells]], send: float
 ) -> Candidate | None:
-    """Cut the units for one shape, `count` microbatches; `cells[rank]` are the modes of the units on each rank.
-    None where nothing fits, or where the shape is not tried."""
+    """Cut the units for one shape; `cells[rank]` are the modes of the units on each rank, `send` the seconds in
+    which one stage's values reach the next. None where nothing fits, or where the shape is not tried."""
+    ranks, chunks, count = shape.ranks, shape.chunks, shape.microbatches
     stages, units = ranks * chunks, len(cells[0][0].seconds)
-    if stages > units or (chunks > 1 and (ranks == 1 or 2 * stages * count > LONG)):
+    if stages > units or (ranks == 1 and shape.kind != "1f1b") or (chunks > 1 and 2 * stages * count > LONG):
         return None
-    seconds, modes = _intervals(cluster, cells, chunks, count)
+    seconds, modes = _intervals(cluster, cells, shape)
     found = partition(seconds, count * chunks)
     if found is None:
         return None
@@ -58,21 +63,23 @@ def estimate(
     each = [float(seconds[s][edges[s], edges[s + 1]]) for s in range(stages)]
     chosen = tuple(cells[s % ranks][int(modes[s][edges[s], edges[s + 1]])].mode for s in range(stages))
     busiest = max(sum(each[rank::ranks]) for rank in range(ranks))
-    total = count * busiest + (sum(each) - busiest) / chunks
-    return Candidate(Shape(ranks, chunks, count, "1f1b" if chunks == 1 else "vpp"), again, sizes, chosen, total)
+    waits = 2 * send * (ranks - 1) / ranks  # 1F1B: a microbatch on its way there and back is one less to work on
+    cycle = busiest + waits if shape.kind == "1f1b" else max(busiest, 2 * send * chunks)
+    total = count * cycle + (sum(each) - busiest) / chunks + 2 * (stages - 1) * send
+    return Candidate(shape, again, sizes, chosen, total)
 
 
 def _intervals(
-    cluster: Cluster, cells: Sequence[Sequence[Cells]], chunks: int, count: int
+    cluster: Cluster, cells: Sequence[Sequence[Cells]], shape: Shape
 ) -> tuple[list[NDArray[np.float64]], list[NDArray[np.intp]]]:
     """What every interval of units takes as each stage, in the mode that is best of those that fit."""
-    ranks, size = len(cells), cluster.size // len(cells)
+    ranks, chunks, count, size = shape.ranks, shape.chunks, shape.microbatches, cluster.size // shape.ranks
     known: dict[object, tuple[NDArray[np.float64], NDArray[np.intp]]] = {}
     sums: dict[int, Sums] = {}
     found = []
     for stage in range(ranks * chunks):
         rank = stage % ranks
-        waiting = spread(ranks, chunks, count, rank)
+        waiting = spread(shape, rank)
         limit = min(cluster.memory_limit(rank * size + i) for i in range(size)) / chunks
         key = (tuple(map(id, cells[rank])), waiting, limit)
         if key not in known:
@@ -83,8 +90,9 @@ def _intervals(
     return [f[0] for f in found], [f[1] for f in found]
 
 
-def spread(ranks: int, chunks: int, microbatches: int, rank: int) -> int:
+def spread(shape: Shape, rank: int) -> int:
     """Microbatches that wait in each chunk of a rank, if they are spread evenly (Narayanan et al. 2021, section
     2.2: forward passes before the first backward)."""
-    ahead = ranks - rank if chunks == 1 else 2 * (ranks - rank - 1) + (chunks - 1) * ranks + 1
-    return -(-min(ahead, microbatches * chunks) // chunks)
+    behind = shape.ranks - rank - 1
+    ahead = behind if shape.kind == "1f1b" else 2 * behind + (shape.chunks - 1) * shape.ranks
+    return -(-min(ahead + 1, shape.microbatches * shape.chunks) // shape.chunks)
