@@ -26,7 +26,7 @@ from hocket.program.types import Program
 from hocket.runtime.verify import Report, Sample, compare
 from hocket.runtime.verify_staged import compare_staged
 from hocket.search.auto import Watcher, search
-from hocket.search.case import Settings, runner_ups
+from hocket.search.case import Found, Settings, runner_ups
 from hocket.search.judge import finish
 from hocket.search.known import Known
 from hocket.search.pins import Pins, check_pins
@@ -38,7 +38,7 @@ from hocket.sharding.shares import check_shares
 from hocket.simulate.engine import simulate as run_clock
 from hocket.simulate.timeline import Timeline
 
-__all__ = ["capture", "parallelize", "plan", "programs", "simulate", "verify"]
+__all__ = ["capture", "parallelize", "plan", "plan_step", "programs", "simulate", "verify"]
 
 AUTO = "auto"
 """In place of a pipeline's shape: the best there is."""
@@ -74,16 +74,8 @@ def plan(
     `pipeline` cuts the model into stages: as `stages=4,chunks=2,kind=vpp` (see search.stages.shape), or `auto`.
     Raises PlanError, PinError, LayoutError, MemoryLimitError, ScheduleError.
     """
-    if pipeline == AUTO:
-        return plan_best(
-            {microbatches: graph}, cluster, optimizer_bytes=_optimizer_bytes(optimizer), budget=budget, gap=gap,
-            watcher=watcher, stop=stop, seed=seed,
-        )  # fmt: skip
     if pipeline:
-        return plan_pipeline(
-            graph, cluster, Shape.parse(pipeline, microbatches), optimizer_bytes=_optimizer_bytes(optimizer),
-            budget=budget, gap=gap, watcher=watcher, stop=stop, seed=seed,
-        )  # fmt: skip
+        return _plan_pipeline(graph, cluster, pipeline, microbatches, optimizer, budget, gap, watcher, stop, seed)
     if shares:
         counts = (cluster.size, len(cluster.machines))
         check_shares(shares, len(shares) if len(shares) in counts else cluster.size, "shares")
@@ -91,6 +83,18 @@ def plan(
         _settings(graph, cluster, search, pins, budget, optimizer, like, gap, axes), shares=tuple(shares)
     )
     found = _search(graph, cluster, settings, watcher, stop)
+    return _made_plan(graph, cluster, settings, found, microbatches, tuple(pins), seed)
+
+
+def _made_plan(
+    graph: Graph,
+    cluster: Cluster,
+    settings: Settings,
+    found: Found,
+    microbatches: int,
+    pins: tuple[str, ...],
+    seed: int,
+) -> Plan:
     judgement, stage = found.judgement, found.stage
     if judgement is None or stage is None or found.graph is None:
         raise PlanError("search", "finds a plan", "nothing", "give more time")
@@ -102,7 +106,7 @@ def plan(
         alternatives=runner_ups(found.alternatives),
         seed=seed,
         whole=found.whole,
-        pins=tuple(pins),
+        pins=pins,
     )
     return Plan(
         graph=found.graph,
@@ -116,6 +120,30 @@ def plan(
         recompute=found.case.blocks if found.case else (),
         fingerprint=fingerprint(graph),
         optimizer_bytes=settings.optimizer_bytes,
+    )
+
+
+def _plan_pipeline(
+    graph: Graph,
+    cluster: Cluster,
+    pipeline: str,
+    microbatches: int,
+    optimizer: str,
+    budget: float,
+    gap: float,
+    watcher: Watcher | None,
+    stop: threading.Event | None,
+    seed: int,
+) -> Plan:
+    state = _optimizer_bytes(optimizer)
+    if pipeline == AUTO:
+        return plan_best(
+            {microbatches: graph}, cluster, optimizer_bytes=state, budget=budget, gap=gap, watcher=watcher, stop=stop,
+            seed=seed,
+        )  # fmt: skip
+    shape = Shape.parse(pipeline, microbatches)
+    return plan_pipeline(
+        graph, cluster, shape, optimizer_bytes=state, budget=budget, gap=gap, watcher=watcher, stop=stop, seed=seed
     )
 
 
@@ -152,7 +180,7 @@ def _search(
     settings: Settings,
     watcher: Watcher | None,
     stop: threading.Event | None,
-) -> Any:
+) -> Found:
     return search(graph, cluster, settings, watcher, stop)
 
 

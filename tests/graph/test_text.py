@@ -93,7 +93,7 @@ def test_nan_survives() -> None:
         (9, "add: int64[] = aten.add.Tensor(b_s) junk", "nothing but a module"),
         (9, "add: int64[] = aten.add.Tensor(b.s)", "must be a value"),
         (9, "nonsense", "header line or an operation"),
-        (2, 'input p_w: float32[4,8] weight "a"', "parameter, a buffer"),
+        (2, 'input p_w: float32[4,8] weight "a"', "one of parameter, buffer"),
         (2, "input p_w float32[4,8]", "must be 'input"),
         (5, "forward many", "forward must be a number"),
         (5, "", "must have a line 'forward"),
