@@ -138,8 +138,8 @@ def _plan_pipeline(
     state = _optimizer_bytes(optimizer)
     if pipeline == AUTO:
         return plan_best(
-            {microbatches: graph}, cluster, optimizer_bytes=state, budget=budget, gap=gap, watcher=watcher, stop=stop,
-            seed=seed,
+            {microbatches: graph}, cluster, optimizer_bytes=state, budget=budget, gap=gap, watcher=watcher,
+            stop=stop, seed=seed,
         )  # fmt: skip
     shape = Shape.parse(pipeline, microbatches)
     return plan_pipeline(

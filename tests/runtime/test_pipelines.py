@@ -13,7 +13,9 @@ from hocket.capture.models import tiny
 from hocket.cluster.types import Cluster
 from hocket.errors import MemoryLimitError, PlanError, RuntimeFault, ScheduleError
 from hocket.plan.types import Plan
+from hocket.program.types import Compute
 from hocket.runtime.launch import spawn
+from hocket.search.stages.programs import staged_programs
 
 CASES = [
     ("gpt2", "stages=2", 3, 4),
@@ -66,6 +68,16 @@ def test_training_on_processes_is_training_on_one(name: str, pipeline: str, micr
     whole = results[0][1]
     for path, parameter in model.named_parameters():
         torch.testing.assert_close(whole[path], parameter.detach(), rtol=1e-3, atol=1e-4)
+
+
+def test_weights_come_last_where_backward_passes_are_halved() -> None:
+    plan = plan_of("bart", "stages=2,chunks=2,kind=zb-v", 4, 2)
+    for program in staged_programs(plan):
+        for stage, programs in program.stages.items():
+            start, end = programs.run.edges[2:]
+            products = [i for i in programs.run.instructions[start:end] if isinstance(i, Compute)]
+            kinds = {i.operation.kind for i in products}
+            assert "mm" in kinds, f"stage {stage} leaves products for the second half"
 
 
 def test_a_plan_of_stages_is_saved_and_read(tmp_path) -> None:  # type: ignore[no-untyped-def]

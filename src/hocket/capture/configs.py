@@ -64,6 +64,7 @@ CONFIGS: Mapping[str, Config] = {
     "gpt-39b": _gpt2(8192, 48, 64, 1024, 51200),
     "llama-2-7b": _llama_like("Llama", 4096, 32, 32, 32, 11008, 32000, max_position_embeddings=4096),
     "llama-3-8b": _llama_like("Llama", 4096, 32, 32, 8, 14336, 128256, **_LLAMA3),
+    "llama-3.1-405b": _llama_like("Llama", 16384, 126, 128, 8, 53248, 128256, **_LLAMA3),
     "llama-3-70b": _llama_like("Llama", 8192, 80, 64, 8, 28672, 128256, **_LLAMA3),
     "qwen2-7b": _llama_like("Qwen2", 3584, 28, 28, 4, 18944, 152064, max_position_embeddings=32768),
     "qwen3-8b": _llama_like(

@@ -27,8 +27,12 @@ class Parts:
         return tuple(s for s, g in enumerate(self.graphs) if any(i.name == value for i in g.given))
 
 
-def cut_graph(graph: Graph, cuts: Sequence[int]) -> Parts:
-    """Cut a step at forward operations; raises PlanError (see `assign`). Without cuts it is one stage."""
+def cut_graph(graph: Graph, cuts: Sequence[int], halved: bool = False) -> Parts:
+    """Cut a step at forward operations; raises PlanError (see `assign`). Without cuts it is one stage.
+
+    With `halved` every stage's backward pass begins with what other stages wait for: gradients of weights come
+    last.
+    """
     if not cuts:
         return Parts((graph,), {}, {})
     found = assign(graph, cuts)
@@ -42,6 +46,7 @@ def cut_graph(graph: Graph, cuts: Sequence[int]) -> Parts:
     wanted = {name for piece in pieces for name in piece.given}
     sent = {name: makers[name] for name in makers if name in wanted}
     graphs = tuple(piece.graph(tuple(n for n, s in sent.items() if s == piece.stage)) for piece in pieces)
+    graphs = tuple(map(weights_last, graphs)) if halved else graphs
     held: dict[str, list[int]] = {}
     for stage, part in enumerate(graphs):
         for entry in part.inputs:
@@ -49,6 +54,20 @@ def cut_graph(graph: Graph, cuts: Sequence[int]) -> Parts:
                 held.setdefault(entry.name, []).append(stage)
     tied = {name: tuple(stages) for name, stages in held.items() if len(stages) > 1}
     return Parts(graphs, sent, tied)
+
+
+def weights_last(graph: Graph) -> Graph:
+    """The same with a backward pass in which all that leads to what is sent comes first."""
+    backward = graph.operations[graph.forward :]
+    needed = set(graph.sent)
+    early: list[Operation] = []
+    for operation in reversed(backward):
+        if needed.intersection(operation.outputs):
+            early.append(operation)
+            needed.update(operation.inputs)
+    first = {operation.outputs for operation in early}
+    late = [operation for operation in backward if operation.outputs not in first]
+    return replace(graph, operations=(*graph.operations[: graph.forward], *reversed(early), *late))
 
 
 class _Piece:

@@ -27,6 +27,12 @@ class Schedule:
         """Number of stages."""
         return len(self.cuts) + 1
 
+    @property
+    def halved(self) -> bool:
+        """Whether backward passes are in halves: gradients of weights may come later than what other stages
+        need."""
+        return "W" in self.order
+
     def actions(self) -> Order:
         """What every pipeline rank does in turn; raises ScheduleError where the text is none."""
         if self.order:

@@ -105,8 +105,9 @@ def lay_out(
     where it does not fit."""
     graph, cluster = units.graphs[again], solver.cluster
     cuts, size = chosen(units.cuts[again], sizes), cluster.size // shape.ranks
-    parts = cut_graph(graph, cuts)
     order = make_order(shape.kind, shape.ranks, shape.chunks, shape.microbatches)
+    schedule = Schedule(order.title or shape.kind, shape.microbatches, tuple(cuts), str(order))
+    parts = cut_graph(graph, cuts, schedule.halved)
     places, waiting = order.places, in_flight(order)
     for share in dict.fromkeys((1.0, 1.0 / shape.chunks)):
         answers = []
@@ -120,7 +121,6 @@ def lay_out(
                 answers.append(found)
         if len(answers) < len(parts.graphs):
             return None
-        schedule = Schedule(order.title or shape.kind, shape.microbatches, tuple(cuts), str(order))
         blocks = units.blocks if again else ()
         clock = on_the_clock(answers, parts, cluster, order)
         made = Pipeline(graph, parts, tuple(answers), clock, schedule, blocks, shape)

@@ -16,7 +16,7 @@ from hocket.sharding.layout import intervals
 
 def staged_programs(plan: Plan, ranks: Sequence[int] | None = None) -> list[StagedProgram]:
     """What each rank does, as it runs; all ranks unless some are named. Raises PlanError, LayoutError."""
-    parts = cut_graph(plan.graph, plan.schedule.cuts)
+    parts = cut_graph(plan.graph, plan.schedule.cuts, plan.schedule.halved)
     prices = [MeshPrices(plan.cluster, stage.mesh) for stage in plan.stages]
     prints = [blueprint(*each) for each in zip(parts.graphs, plan.stages, prices, strict=True)]
     order, transfers = plan.schedule.actions(), find_transfers(parts, plan.stages, plan.cluster.places)

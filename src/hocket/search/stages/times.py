@@ -87,7 +87,8 @@ def in_flight(order: Order) -> dict[int, int]:
 
 def clock_of(plan: Plan) -> tuple[tuple[Answer, ...], Pipelined]:
     """The stages of a plan, judged, and its step on the clock."""
-    parts, order = cut_graph(plan.graph, plan.schedule.cuts), plan.schedule.actions()
+    order = plan.schedule.actions()
+    parts = cut_graph(plan.graph, plan.schedule.cuts, plan.schedule.halved)
     waiting = in_flight(order)
     answers = tuple(
         judge_stage(
