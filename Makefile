@@ -25,7 +25,7 @@ test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 bench: $(STAMP)
-	for name in search_time pairs predict unequal paper synthesis schedules; do OMP_NUM_THREADS=1 $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in search_time pairs predict unequal paper synthesis schedules pipelines pipeline_runs; do OMP_NUM_THREADS=1 $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 check: $(STAMP)
 	$(BIN)/ruff check .

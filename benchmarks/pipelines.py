@@ -147,8 +147,8 @@ def main() -> None:
         "Published, not measured here: Alpa's search for GPT-39B on 64 GPUs took 2,393 s (Zheng et al., OSDI 2022)."
     )
     results.remarks.append(
-        "Plans that others picked have hocket's layouts on their meshes, which may be better than theirs; the bound is "
-        "work divided by all devices, without communication."
+        "Plans that others picked have hocket's layouts on their meshes, which may be better than theirs; the "
+        "bound is work divided by all devices, without communication."
     )
     budget = f" --budget {options.budget:g}" if options.budget < float("inf") else ""
     results.save("python benchmarks/pipelines.py " + " ".join(options.names) + budget)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from hocket import api
 from hocket.capture.models import tiny
 from hocket.plan.types import Plan
+from hocket.runtime.checkpoint import load, save
 from hocket.runtime.shards import put_shard
 
 STEPS = 3
@@ -67,6 +69,29 @@ def plain(name: str, microbatches: int) -> tuple[list[float], torch.nn.Module]:
         optimizer.step()
         losses.append(total)
     return losses, model
+
+
+def save_some(plan: Plan, name: str, folder: Path) -> None:
+    """Train one step and save."""
+    model, _ = tiny(name)
+    module: Any = api.parallelize(model, plan, timeout=60.0)
+    optimizer = optimizer_of(module)
+    module.step(**batch_of(name, plan.schedule.microbatches, 0))
+    optimizer.step()
+    save(folder, module, optimizer)
+
+
+def go_on(plan: Plan, name: str, folder: Path) -> list[float]:
+    """Load, perhaps under another plan, and train the steps left."""
+    model, _ = tiny(name, seed=5)
+    module: Any = api.parallelize(model, plan, timeout=60.0)
+    optimizer, losses = optimizer_of(module), []
+    load(folder, module, optimizer)
+    for step in range(1, STEPS):
+        optimizer.zero_grad()
+        losses.append(module.step(**batch_of(name, plan.schedule.microbatches, step)).item())
+        optimizer.step()
+    return losses
 
 
 def lose_one(plan: Plan, name: str) -> str:

@@ -86,6 +86,14 @@ def test_a_plan_of_stages_is_saved_and_read(tmp_path) -> None:  # type: ignore[n
     assert Plan.load(tmp_path / "plan.json") == plan
 
 
+def test_a_checkpoint_loads_under_another_pipeline(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    spawn(staged.save_some, 4, (plan_of("bart", "stages=2", 3, 4), "bart", tmp_path))
+    wanted, _ = staged.plain("bart", 3)
+    for pipeline, ranks in (("stages=2,chunks=2,kind=vpp", 2), ("stages=4", 4)):
+        for losses in spawn(staged.go_on, ranks, (plan_of("bart", pipeline, 3, ranks), "bart", tmp_path)):
+            assert losses == pytest.approx(wanted[1:], rel=1e-5)
+
+
 def test_a_lost_rank_is_named() -> None:
     plan = plan_of("bart", "stages=2", 3, 2)
     found = spawn(staged.lose_one, 2, (plan, "bart"))

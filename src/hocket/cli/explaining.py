@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hocket.cli.options import read_seconds
 from hocket.cli.progress import screen, watched
+
+if TYPE_CHECKING:
+    from hocket.plan.types import Plan
 
 PlanFile = Annotated[Path, typer.Argument(help="A file that `hocket plan -o` wrote.", metavar="PLAN")]
 
@@ -69,6 +72,9 @@ def simulate(
     from hocket.report.trace import write_trace
 
     loaded = load_plan(plan)
+    if loaded.staged:
+        _simulate_pipeline(loaded, trace)
+        return
     ranks = list(loaded.stage.mesh.ranks) if every else None
     _, timeline = watched("simulating", lambda *_: predict(loaded, ranks))
     console = screen()
@@ -76,4 +82,17 @@ def simulate(
         console.print(part)
     if trace is not None:
         write_trace(timeline, trace)
+        console.print(f"trace written to {trace}; open it in ui.perfetto.dev", soft_wrap=True)
+
+
+def _simulate_pipeline(plan: Plan, trace: Path | None) -> None:
+    """The timeline of a plan of several stages: every pass of every part of the cluster."""
+    from hocket.report.pipeline import pipeline_parts, timeline_of
+    from hocket.report.trace import write_trace
+
+    console = screen()
+    for part in watched("simulating", lambda *_: pipeline_parts(plan)):
+        console.print(part)
+    if trace is not None:
+        write_trace(timeline_of(plan), trace)
         console.print(f"trace written to {trace}; open it in ui.perfetto.dev", soft_wrap=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise, product
 from math import inf
 
 from hocket.errors import ScheduleError
@@ -60,3 +60,31 @@ def cut_by_cost(costs: Sequence[float], stages: int) -> tuple[int, ...]:
         sizes.append(end - start[end])
         end = start[end]
     return tuple(reversed(sizes))
+
+
+def balance_ranks(costs: Sequence[float], ranks: int, chunks: int) -> tuple[int, ...]:
+    """Number of consecutive layers per stage, stages going round the ranks, such that the rank that costs most
+    costs little: from the best single stages on, layers move across cuts as long as that helps.
+
+    Raises ScheduleError where a stage would get none.
+    """
+    sizes = list(cut_by_cost(costs, ranks * chunks))
+    if chunks == 1:
+        return tuple(sizes)
+    sums = [0.0, *accumulate(costs)]
+
+    def worst(sizes: Sequence[int]) -> tuple[float, ...]:
+        edges = [0, *accumulate(sizes)]
+        each = [sums[b] - sums[a] for a, b in pairwise(edges)]
+        return tuple(sorted((sum(each[rank::ranks]) for rank in range(ranks)), reverse=True))
+
+    moving = True
+    while moving:
+        moving = False
+        for giver, taker in product(range(len(sizes)), repeat=2):
+            tried = list(sizes)
+            tried[giver] -= 1
+            tried[taker] += 1
+            if tried[giver] > 0 and worst(tried) < worst(sizes):
+                sizes, moving = tried, True
+    return tuple(sizes)

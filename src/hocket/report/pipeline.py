@@ -14,24 +14,47 @@ from hocket.report.tables import certificate, facts, search_words, table
 from hocket.report.words import cluster_words, percent, shown
 from hocket.search.stages.answer import Answer
 from hocket.search.stages.times import Pipelined, clock_of, in_flight
+from hocket.simulate.timeline import COMPUTE, Span, Timeline
 from hocket.units import format_bytes, format_seconds
+
+COLUMNS = 80
+"""Width of a pipeline's timeline."""
 
 
 def pipeline_parts(plan: Plan) -> list[RenderableType]:
     """A pipeline: the step in a few lines, its stages, its timeline in units of the shortest pass."""
     answers, clock = clock_of(plan)
-    return [_summary(plan, clock), _stages(plan, answers, clock), *timeline_text(in_units(clock, plan))]
+    return [_summary(plan, clock), _stages(plan, answers, clock), *timeline_text(*in_units(clock, plan))]
 
 
-def in_units(clock: Pipelined, plan: Plan) -> Run:
-    """The run with whole numbers of the shortest forward pass in place of seconds, so that it can be drawn."""
+def timeline_of(plan: Plan) -> Timeline:
+    """The predicted timeline: the passes of every part of the cluster, under its first rank."""
+    _, clock = clock_of(plan)
+    spans = [
+        Span(
+            plan.stages[s.action.stage].mesh.first,
+            COMPUTE,
+            str(s.action),
+            clock.before + s.start,
+            clock.before + s.end,
+        )
+        for own in clock.run.spans
+        for s in own
+    ]
+    return Timeline(tuple(spans))
+
+
+def in_units(clock: Pipelined, plan: Plan) -> tuple[Run, Times]:
+    """The run with whole numbers in place of seconds, so that it can be drawn in about COLUMNS columns."""
     times = clock.times
     forward, backward = _list(times.forward), _list(times.backward)
-    unit = min(x for x in (*forward, *backward) if x > 0)
+    shortest = min(x for x in (*forward, *backward) if x > 0)
+    digits = len(str(plan.schedule.microbatches - 1)) + 1
+    unit = max(shortest, clock.run.makespan * digits / COLUMNS)
     rounded = Times(
         [max(1, round(x / unit)) for x in forward], [max(1, round(x / unit)) for x in backward], times.inputs
     )
-    return run(plan.schedule.actions(), rounded)
+    return run(plan.schedule.actions(), rounded), rounded
 
 
 def _list(value: float | Sequence[float]) -> list[float]:

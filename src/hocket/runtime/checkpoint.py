@@ -28,9 +28,9 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
 from hocket.errors import FileError, RuntimeFault
-from hocket.runtime.module import Parallel
 from hocket.runtime.placement import Held
 from hocket.runtime.shards import Intervals, shard_shape
+from hocket.runtime.state import Shards
 
 
 class Pieces:
@@ -106,7 +106,7 @@ class _LoadPlanner(DefaultLoadPlanner):
 
 def save(
     path: Path,
-    module: Parallel,
+    module: Shards,
     optimizer: torch.optim.Optimizer | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> None:
@@ -121,7 +121,7 @@ def save(
     state_dict_saver.save(state, checkpoint_id=path, planner=_SavePlanner(), no_dist=not dist.is_initialized())
 
 
-def load(path: Path, module: Parallel, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
+def load(path: Path, module: Shards, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
     """Fill a module (and an optimizer over its parameters) from a checkpoint folder; what `extra` was.
 
     All ranks call it. Raises FileError where the folder is no checkpoint of this model.
@@ -154,15 +154,15 @@ def _metadata(path: Path) -> Mapping[str, Any]:
         raise FileError(f"checkpoint {path}", "is a folder that `save` wrote", str(error)) from error
 
 
-def _saved(module: Parallel) -> dict[str, Held]:
+def _saved(module: Shards) -> dict[str, Held]:
     return {p: e for p, e in module.held.items() if p == e.paths[0] and e.persistent}
 
 
-def _model(module: Parallel) -> dict[str, Any]:
+def _model(module: Shards) -> dict[str, Any]:
     return {f"model.{p}": Pieces(e.tensor, e.shape, e.intervals) for p, e in _saved(module).items()}
 
 
-def _owners(module: Parallel, optimizer: torch.optim.Optimizer) -> list[list[Held]]:
+def _owners(module: Shards, optimizer: torch.optim.Optimizer) -> list[list[Held]]:
     """The parameters of every group of the optimizer."""
     owners = {id(entry.tensor): entry for entry in module.held.values()}
     groups = []
@@ -178,7 +178,7 @@ def _owners(module: Parallel, optimizer: torch.optim.Optimizer) -> list[list[Hel
     return groups
 
 
-def _optimizer(module: Parallel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def _optimizer(module: Shards, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     groups = _owners(module, optimizer)
     state: dict[str, Any] = {"optimizer.groups": _groups(groups, optimizer)}
     for entry in (e for group in groups for e in group):
@@ -192,12 +192,18 @@ def _key(path: str, name: str) -> str:
 
 
 def _groups(groups: list[list[Held]], optimizer: torch.optim.Optimizer) -> str:
-    """Every group's settings and parameter paths, as one value; tuples and numbers survive as text."""
-    settings = []
+    """Every group's settings and parameter paths (of all ranks), as one value; tuples and numbers survive as
+    text."""
+    settings: list[tuple[tuple[str, ...], dict[str, Any]]] = []
     for entries, group in zip(groups, optimizer.param_groups, strict=True):
         values = {k: v.item() if isinstance(v, Tensor) else v for k, v in group.items() if k != "params"}
         settings.append((tuple(e.paths[0] for e in entries), values))
-    return repr(settings)
+    everyone = [settings]
+    if dist.is_initialized():
+        everyone = [settings] * dist.get_world_size()
+        dist.all_gather_object(everyone, settings)
+    paths = [dict.fromkeys(p for own in everyone for p in own[number][0]) for number in range(len(settings))]
+    return repr([(tuple(found), values) for found, (_, values) in zip(paths, settings, strict=True)])
 
 
 def _entry(entry: Held, name: str, value: Any) -> Any:
@@ -213,7 +219,7 @@ def _entry(entry: Held, name: str, value: Any) -> Any:
 
 
 def _empty_optimizer(
-    path: Path, module: Parallel, optimizer: torch.optim.Optimizer, known: Mapping[str, Any]
+    path: Path, module: Shards, optimizer: torch.optim.Optimizer, known: Mapping[str, Any]
 ) -> dict[str, Any]:
     """State to be read into, of the kinds that the checkpoint has."""
     if "optimizer.groups" not in known:
@@ -241,23 +247,24 @@ def _names(entry: Held, known: Mapping[str, Any]) -> list[str]:
     return [name for name in found if "." not in name]
 
 
-def _fill_optimizer(module: Parallel, optimizer: torch.optim.Optimizer, found: Mapping[str, Any]) -> None:
+def _fill_optimizer(module: Shards, optimizer: torch.optim.Optimizer, found: Mapping[str, Any]) -> None:
     for entry in (e for group in _owners(module, optimizer) for e in group):
         values = {name: found[_key(entry.paths[0], name)] for name in _names(entry, found)}
         optimizer.state[entry.tensor] = {
             name: value.tensor if isinstance(value, Pieces) else value for name, value in values.items()
         }
-    settings = dict(ast.literal_eval(found["optimizer.groups"]))
+    saved = [(frozenset(paths), values) for paths, values in ast.literal_eval(found["optimizer.groups"])]
     for group, held in zip(optimizer.param_groups, _owners(module, optimizer), strict=True):
-        paths = tuple(e.paths[0] for e in held)
-        if paths not in settings:
+        paths = frozenset(e.paths[0] for e in held)
+        settings = next((values for all_paths, values in saved if paths <= all_paths), None)
+        if settings is None:
             raise RuntimeFault(
                 "optimizer",
                 "has the groups that were saved",
                 f"a group of {len(paths)} parameters that was not saved",
                 "make the optimizer with the same groups",
             )
-        for key, value in settings[paths].items():
+        for key, value in settings.items():
             if isinstance(group.get(key), Tensor):
                 group[key].fill_(value)
             else:

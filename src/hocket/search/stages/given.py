@@ -14,7 +14,7 @@ from hocket.graph.assign import assign
 from hocket.graph.cut import Parts, cut_graph
 from hocket.graph.types import Graph
 from hocket.pipeline.kinds import make_order
-from hocket.pipeline.layers import cut_by_cost, deal_by_rank
+from hocket.pipeline.layers import balance_ranks, deal_by_rank
 from hocket.pipeline.order import Order
 from hocket.pipeline.schedule import Schedule
 from hocket.plan.types import Memory
@@ -82,7 +82,7 @@ def find_given(
         if shape.layers:
             sizes = deal_by_rank(shape.layers, shape.chunks, units.count)
         else:
-            sizes = cut_by_cost(costs, shape.ranks * shape.chunks)
+            sizes = balance_ranks(costs, shape.ranks, shape.chunks)
         found = lay_out(units, again, shape, sizes, solver, watcher=watcher)
         if found is not None:
             return found
