@@ -232,3 +232,13 @@ def test_layers_cut_by_cost_are_the_best_of_all_cuts(costs: list[float], stages:
         at += size
         found.append(at)
     assert worst(tuple(found)) == pytest.approx(best)
+
+
+def test_eager_1f1b_hides_sends() -> None:
+    times = Times(1.0, 2.0, send=0.5)
+    for ranks in (2, 4, 8):
+        plain, early = (run(make_order(kind, ranks, 1, 24), times) for kind in ("1f1b", "eager"))
+        assert early.makespan < plain.makespan
+        assert early.peak(0) <= 2 * ranks - 1
+        without = run(make_order("eager", ranks, 1, 24), Times(1.0, 2.0))
+        assert without.makespan == pytest.approx(bound_of(without.order, Times(1.0, 2.0)))
