@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -126,9 +126,10 @@ class CollectiveFit:
 class Cluster:
     """Machines and the network among them; ranks count through the machines in order.
 
-    `overlap` is the share of communication (0 to 1) that hides behind computation, `memory_reserve` the share
-    of every device's memory that plans keep free. `collectives` are measured ones and go before the formulas.
-    `noise` is by what share steps of one plan differ from each other: smaller gains count as none.
+    `overlap` is the share of communication (0 to 1) that hides behind computation, `memory_reserve` the share of
+    every device's memory that plans keep free. `collectives` are measured ones and go before the formulas. `noise`
+    is by what share steps of one plan differ from each other: smaller gains count as none. `devices` are those of
+    all ranks, `places` the indices of their machines.
     """
 
     machines: tuple[Machine, ...]
@@ -138,6 +139,8 @@ class Cluster:
     collectives: tuple[CollectiveFit, ...] = ()
     name: str = ""
     noise: float = 0.0
+    devices: tuple[Device, ...] = field(init=False, repr=False, compare=False)
+    places: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.machines or any(m.count < 1 for m in self.machines):
@@ -151,21 +154,15 @@ class Cluster:
         for key, share in shares.items():
             if not 0 <= share <= 1:
                 raise ClusterError(f"cluster {self.name}".strip(), f"{key} is between 0 and 1", str(share))
-
-    @property
-    def devices(self) -> tuple[Device, ...]:
-        """Every device, by rank."""
-        return tuple(m.device for m in self.machines for _ in range(m.count))
+        devices = tuple(m.device for m in self.machines for _ in range(m.count))
+        places = tuple(i for i, m in enumerate(self.machines) for _ in range(m.count))
+        object.__setattr__(self, "devices", devices)
+        object.__setattr__(self, "places", places)
 
     @property
     def size(self) -> int:
         """Number of devices."""
-        return sum(m.count for m in self.machines)
-
-    @property
-    def places(self) -> tuple[int, ...]:
-        """Index of the machine of every rank."""
-        return tuple(i for i, m in enumerate(self.machines) for _ in range(m.count))
+        return len(self.devices)
 
     def memory_limit(self, rank: int) -> int:
         """Bytes that a plan may use on a rank's device."""

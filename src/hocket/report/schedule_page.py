@@ -20,6 +20,10 @@ svg { display: block; } text { font: 11px system-ui, sans-serif; }
 """
 
 
+FITS = 2000
+"""Pixels of a picture that is made smaller to fit a window; a wider one is scrolled."""
+
+
 def schedule_svg(run: Run) -> str:
     """The timeline and the memory curve as one SVG."""
     shortest = min((s.end - s.start for spans in run.spans for s in spans if s.end > s.start), default=1.0)
@@ -27,8 +31,10 @@ def schedule_svg(run: Run) -> str:
     ranks = len(run.spans)
     height = ranks * ROW + 40 + CURVE + 30
     width = LEFT + run.makespan * scale + 20
+    fit = ' style="max-width: 100%; height: auto"' if width <= FITS else ""
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
+        f'height="{height:.0f}" role="img"{fit}>',
         '<defs><pattern id="idle" width="6" height="6" patternUnits="userSpaceOnUse" '
         'patternTransform="rotate(45)"><rect width="6" height="6" fill="#f4f4f4"/>'
         '<line x1="0" y1="0" x2="0" y2="6" stroke="#c9c9c9" stroke-width="2"/></pattern></defs>',
