@@ -31,7 +31,7 @@ from hocket.search.judge import finish
 from hocket.search.known import Known
 from hocket.search.pins import Pins, check_pins
 from hocket.search.searchers import NAMES
-from hocket.search.stages.plans import plan_best, plan_pipeline
+from hocket.search.stages.plans import Terms, plan_best, plan_pipeline
 from hocket.search.stages.programs import staged_programs
 from hocket.search.stages.shape import Shape
 from hocket.sharding.shares import check_shares
@@ -75,7 +75,12 @@ def plan(
     Raises PlanError, PinError, LayoutError, MemoryLimitError, ScheduleError.
     """
     if pipeline:
-        return _plan_pipeline(graph, cluster, pipeline, microbatches, optimizer, budget, gap, watcher, stop, seed)
+        given = {"search": search != "auto", "pins": pins, "like": like, "axes": axes, "shares": shares}
+        _check_alone(pipeline, [name for name, value in given.items() if value])
+        terms = _terms(optimizer, budget, gap, watcher, stop, seed)
+        if pipeline == AUTO:
+            return plan_best({microbatches: graph}, cluster, terms)
+        return plan_pipeline(graph, cluster, Shape.parse(pipeline, microbatches), terms)
     if shares:
         counts = (cluster.size, len(cluster.machines))
         check_shares(shares, len(shares) if len(shares) in counts else cluster.size, "shares")
@@ -123,28 +128,23 @@ def _made_plan(
     )
 
 
-def _plan_pipeline(
-    graph: Graph,
-    cluster: Cluster,
-    pipeline: str,
-    microbatches: int,
+def _check_alone(pipeline: str, others: Sequence[str]) -> None:
+    """Raise PlanError for what a search for pipelines does not take."""
+    if others:
+        rule = f"is searched without {', '.join(others)}"
+        raise PlanError(f"pipeline {pipeline!r}", rule, "given", "leave one of them out")
+
+
+def _terms(
     optimizer: str,
     budget: float,
     gap: float,
     watcher: Watcher | None,
     stop: threading.Event | None,
     seed: int,
-) -> Plan:
+) -> Terms:
     state = _optimizer_bytes(optimizer)
-    if pipeline == AUTO:
-        return plan_best(
-            {microbatches: graph}, cluster, optimizer_bytes=state, budget=budget, gap=gap, watcher=watcher,
-            stop=stop, seed=seed,
-        )  # fmt: skip
-    shape = Shape.parse(pipeline, microbatches)
-    return plan_pipeline(
-        graph, cluster, shape, optimizer_bytes=state, budget=budget, gap=gap, watcher=watcher, stop=stop, seed=seed
-    )
+    return Terms(state, budget, gap, watcher or (lambda *_: None), stop or threading.Event(), seed)
 
 
 def plan_step(
@@ -168,10 +168,7 @@ def plan_step(
     if wrong or samples < 1:
         raise PlanError(f"{samples} samples", "are divided evenly by the microbatches", ", ".join(map(str, wrong)))
     graphs = {count: family.at(samples // count) for count in counts}
-    return plan_best(
-        graphs, cluster, optimizer_bytes=_optimizer_bytes(optimizer), budget=budget, gap=gap, watcher=watcher,
-        stop=stop, seed=seed,
-    )  # fmt: skip
+    return plan_best(graphs, cluster, _terms(optimizer, budget, gap, watcher, stop, seed))
 
 
 def _search(

@@ -278,3 +278,38 @@ def test_schedules_that_cannot_be(
 ) -> None:
     assert run(["schedule", *arguments]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_pipeline_is_planned_explained_simulated_and_verified(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path, trace = tmp_path / "plan.json", tmp_path / "trace.json"
+    told = output(
+        capsys, "plan", "tiny:bart", "-c", "local:2", "-m", "3", "--pipeline", "stages=2,chunks=2,kind=vpp",
+        "-o", str(path),
+    )  # fmt: skip
+    assert "4 stages on 2 parts of the cluster, 3 microbatches" in told
+    assert "begins at" in told
+    assert max(len(line) for line in told.splitlines() if str(tmp_path) not in line) <= 100
+    assert "pipeline" in output(capsys, "explain", str(path))
+    assert str(trace) in output(capsys, "simulate", str(path), "-t", str(trace))
+    assert len([e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]) == 2 * 4 * 3
+    assert "are equal" in output(capsys, "verify", str(path), "tiny:bart")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--pipeline", "stages=3"), "at least one per stage"),
+        (("--pipeline", "stages=2,layers=3+1"), "add up"),
+        (("--pipeline", "width=2"), "stages=N"),
+        (("--pipeline", "stages=2", "--pin", "mesh=2"), "without pins"),
+        (("--samples", "8"), "--pipeline auto"),
+        (("--samples", "8", "--pipeline", "stages=2"), "--pipeline auto"),
+    ],
+)
+def test_pipelines_that_cannot_be(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
+) -> None:
+    assert run(["plan", "tiny:gpt2", "-c", "local:6", *arguments]) == 2
+    assert told in capsys.readouterr().err

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import pytest
 import staged
@@ -11,9 +13,10 @@ import torch
 from hocket import api
 from hocket.capture.models import tiny
 from hocket.cluster.types import Cluster
-from hocket.errors import MemoryLimitError, PlanError, RuntimeFault, ScheduleError
+from hocket.errors import FileError, MemoryLimitError, PlanError, RuntimeFault, ScheduleError
 from hocket.plan.types import Plan
 from hocket.program.types import Compute
+from hocket.runtime.exchange import joined
 from hocket.runtime.launch import spawn
 from hocket.search.stages.programs import staged_programs
 
@@ -25,6 +28,7 @@ CASES = [
     ("mixtral", "stages=2", 3, 4),
     ("gemma2", "stages=2,kind=zb-h1", 3, 4),
     ("resnet", "stages=2", 1, 4),
+    ("resnet", "stages=2", 3, 4),
     ("bart", "stages=4", 5, 4),
     ("bart", "stages=3,layers=1+2+1", 4, 3),
     ("bart", "stages=2,chunks=2,kind=vpp", 3, 4),
@@ -125,6 +129,59 @@ def test_a_pipeline_has_no_forward() -> None:
 def test_bad_pipelines(pipeline: str, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         plan_of("gpt2", pipeline, 4, 6)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"pins": ("mesh=2",)}, "pins"),
+        ({"like": "dp=2"}, "like"),
+        ({"shares": (0.5, 0.5)}, "shares"),
+        ({"search": "greedy"}, "search"),
+        ({"axes": 1}, "axes"),
+    ],
+)
+@pytest.mark.parametrize("pipeline", ["auto", "stages=2"])
+def test_what_a_search_for_pipelines_does_not_take(pipeline: str, options: dict[str, Any], word: str) -> None:
+    model, sample = tiny("gpt2")
+    with pytest.raises(PlanError, match=f"without {word}"):
+        api.plan(api.capture(model, sample), Cluster.local(2), pipeline=pipeline, **options)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (" 0B1", "", "forward once and backward once"),
+        ("0F0 0F1 0B0 0B1", "0B0 0F0 0F1 0B1", "until all is done|goes on"),
+        ("0F0", "0X0", "is stage, F, B, I or W"),
+        ("1F0 1B0 1F1 1B1", "1F0 1B0", "forward once and backward once"),
+        ("[\n   38\n  ]", "[]", "stages and microbatches"),
+        ("38", "100000", "begin inside"),
+    ],
+)
+def test_an_edited_schedule_is_refused(tmp_path, old: str, new: str, words: str) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "plan.json"
+    plan_of("gpt2", "stages=2", 2, 2).save(path)
+    head, mark, tail = path.read_text().partition('"schedule"')
+    assert old in tail
+    path.write_text(head + mark + tail.replace(old, new, 1))
+    with pytest.raises(FileError, match=words):
+        Plan.load(path)
+
+
+def test_a_rank_that_holds_nothing_of_a_value_receives_nothing() -> None:
+    found = joined([], ((), ((0, 3),)), torch.float32, torch.device("cpu"))
+    assert tuple(found.shape) == (0, 3)
+
+
+def test_a_recorded_step_has_every_pass() -> None:
+    plan = plan_of("gpt2", "stages=1,chunks=2,kind=vpp", 3, 1)
+    module = api.parallelize(tiny("gpt2")[0], plan, record=True)
+    module.step(**staged.batch_of("gpt2", 3, 0))
+    spans = module.timeline.spans
+    assert [s.name for s in spans] == [str(a) for a in plan.schedule.actions().ranks[0]]
+    assert all(a.end <= b.start for a, b in pairwise(spans))
+    assert min(s.seconds for s in spans) > 0
 
 
 def test_devices_that_do_not_go_round() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -18,9 +18,13 @@ from hocket.graph.cut import cut_graph
 from hocket.graph.scale import Family
 from hocket.graph.types import Graph
 from hocket.graph.verify import verify_graph
+from hocket.search.case import meshes
 from hocket.search.stages.alike import likeness
 from hocket.search.stages.cells import Units
+from hocket.search.stages.given import lay_out
 from hocket.search.stages.partition import NEARLY, partition
+from hocket.search.stages.shape import Shape
+from hocket.search.stages.solver import Solver
 from hocket.search.stages.times import clock_of
 from hocket.search.stages.units import find_cuts
 
@@ -125,6 +129,22 @@ def test_a_found_pipeline_gives_the_numbers_of_one_process() -> None:
     model, sample = tiny("gpt2")
     plan = api.plan(api.capture(model, sample), Cluster.local(2), pipeline="auto", microbatches=4)
     assert api.verify(model, sample, plan).worst < 1e-5
+
+
+@pytest.mark.parametrize("pipeline", ["stages=2", "stages=2,chunks=2,kind=vpp", "stages=2,kind=zb-h1", "stages=4"])
+def test_bounds_hold_for_every_mesh(pipeline: str) -> None:
+    graph, cluster = gpt(4, 4), Cluster.local(4)
+    plan = api.plan(graph, cluster, pipeline=pipeline, microbatches=5)
+    shape, units = Shape.parse(pipeline, 5), Units(graph)
+    edges = [0, *(1 + units.cuts[False].index(cut) for cut in plan.schedule.cuts), units.count]
+    sizes = [b - a for a, b in pairwise(edges)]
+    for mesh in meshes(4 // shape.ranks, 2):
+        for once in (True, False):
+            ways = [((mesh.sizes, once, 0.0),)] * len(sizes)
+            found = lay_out(units, False, shape, sizes, Solver(cluster, 8.0), ways)
+            assert found is not None
+            assert plan.lower_bound <= found.seconds * (1 + 1e-9)
+            assert plan.seconds <= found.seconds * 1.05
 
 
 def test_samples_that_do_not_go_round() -> None:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hocket.cli.options import ModelOptions, read_cluster, read_model, read_seconds, read_share, read_shares
 from hocket.cli.progress import screen, watched
+from hocket.errors import PlanError
 from hocket.plan.types import Alternative, Plan
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ ClusterText = Annotated[
     str, typer.Option("--cluster", "-c", help="A file, local:4, H100x8, or H100x2x8 (2 machines of 8).")
 ]
 Network = Annotated[str, typer.Option(help="Bandwidth between machines, as '100 Gbit/s'.")]
+
+FAMILY = (2, 3)
+"""Batch sizes for which a step is captured where any number of samples is to be planned for."""
 
 
 def plan(
@@ -61,7 +65,13 @@ def plan(
     gap: Annotated[str, typer.Option(help="Stop when proven to be this near to the best.")] = "2%",
     optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam or adam-mixed (its memory).")] = "adam",
     seed: Annotated[int, typer.Option(help="Seed of searchers that draw.")] = 0,
-    pipeline: Annotated[str, typer.Option(help="Cut the model into stages, as stages=4,chunks=2,kind=vpp.")] = "",
+    pipeline: Annotated[
+        str, typer.Option(help="Cut the model into stages: auto, or as stages=4,chunks=2,kind=vpp.")
+    ] = "",
+    samples: Annotated[
+        int | None,
+        typer.Option(min=1, help="Samples in a step, whose microbatches are searched (with --pipeline auto)."),
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")] = None,
 ) -> None:
     """Find the best plan for a model on a cluster, with a proof of how good it is."""
@@ -70,28 +80,66 @@ def plan(
     fractions = read_shares(shares)
     machines = read_cluster(cluster, network, calibration)
     check_like(like or [], machines)
-    graph = captured(model, ModelOptions(batch, sequence, layers, dtype, settings or []))
+    options = ModelOptions(batch, sequence, layers, dtype, settings or [])
+    terms = {"budget": seconds, "gap": share, "optimizer": optimizer, "seed": seed}
+    if samples is not None:
+        check_samples(pipeline, like or [], pin or [], fractions)
+        _finish(_best_step(model, options, samples, machines, **terms), [], output)
+        return
+    terms |= {"search": search, "pins": pin or [], "microbatches": microbatches}
+    graph = captured(model, options)
 
     def find(title: str, like: str = "") -> Plan:
-        from hocket import api
-
-        return watched(
-            title,
-            lambda watcher, stop: api.plan(
-                graph, machines, search=search, pins=pin or [], budget=seconds, microbatches=microbatches,
-                optimizer=optimizer, like=like, gap=share, watcher=watcher, stop=stop, seed=seed,
-                shares=() if like else fractions, pipeline="" if like else pipeline,
-            ),
-        )  # fmt: skip
+        own = {"like": like} if like else {"shares": fractions, "pipeline": pipeline}
+        return _searched(title, graph, machines, {**terms, **own})
 
     best = find("planning")
     others = _picked(like or [], find)
-    best = with_better(best, others)
+    _finish(with_better(best, others), others, output)
+
+
+def _searched(title: str, graph: Graph, machines: Cluster, terms: dict[str, Any]) -> Plan:
+    """The plan that the search finds, watched on the terminal; raises what planning raises."""
+
+    def work(watcher: Any, stop: Any) -> Plan:
+        from hocket import api
+
+        return api.plan(graph, machines, watcher=watcher, stop=stop, **terms)
+
+    return watched(title, work)
+
+
+def _finish(best: Plan, others: Sequence[tuple[str, Plan | str]], output: Path | None) -> None:
+    """Write a plan, and show it."""
     if output is not None:
         best.save(output)
     show(best, others)
     if output is not None:
         screen().print(f"written to {output}; see hocket explain {output}", soft_wrap=True)
+
+
+def check_samples(pipeline: str, *others: Sequence[object]) -> None:
+    """Raise PlanError where samples of a step are given to something else than a search for pipelines."""
+    if pipeline != "auto" or any(others):
+        rule = "goes with --pipeline auto, without --like, --pin and --shares"
+        raise PlanError(
+            "--samples", rule, pipeline or "no pipeline", "give --batch and --microbatches in its place"
+        )
+
+
+def _best_step(model: str, options: ModelOptions, samples: int, machines: Cluster, **terms: Any) -> Plan:
+    """The best pipeline for a step of so many samples; raises what capturing and planning raise."""
+    from hocket.graph.scale import Family
+
+    one, two = (captured(model, replace(options, batch=batch)) for batch in FAMILY)
+    family = Family(one, two, *FAMILY)
+
+    def work(watcher: Any, stop: Any) -> Plan:
+        from hocket import api
+
+        return api.plan_step(family, samples, machines, watcher=watcher, stop=stop, **terms)
+
+    return watched("planning", work)
 
 
 def show(best: Plan, others: Sequence[tuple[str, Plan | str]]) -> None:
@@ -117,7 +165,11 @@ def with_better(best: Plan, others: Sequence[tuple[str, Plan | str]]) -> Plan:
     if fastest.seconds >= best.seconds:
         return best
     lost = Alternative(
-        "what the search found", best.seconds / best.schedule.microbatches, 0.0, "slower", best.stage
+        "what the search found",
+        best.seconds / best.schedule.microbatches,
+        0.0,
+        "slower",
+        None if best.staged else best.stage,
     )
     record = replace(
         best.search,

@@ -14,9 +14,11 @@ import msgspec
 
 from hocket.cluster.types import Cluster
 from hocket.cluster.writing import write_whole
-from hocket.errors import FileError
+from hocket.errors import FileError, PlanError, ScheduleError
+from hocket.graph.cut import cut_graph
 from hocket.graph.text import parse_graph, print_graph
 from hocket.graph.types import Graph
+from hocket.pipeline.check import check_order
 from hocket.pipeline.schedule import Schedule
 from hocket.plan.entries import (
     MEMORY_ENTRY,
@@ -115,18 +117,33 @@ def _check(plan: Plan, source: str) -> None:
     if plan.world_size > plan.cluster.size:
         rule = f"meshes have at most as many positions as the cluster has devices, {plan.cluster.size}"
         raise FileError(f"{source}: stages", rule, str(plan.world_size), AGAIN)
-    if len(plan.stages) == 1:
-        _check_stage(plan.graph, plan.stage, source)
+    if not plan.staged:
+        _check_stage(plan.graph, plan.stage, f"{source}: stages[0]")
+        return
+    try:
+        order = plan.schedule.actions()
+        check_order(order)
+        graphs = cut_graph(plan.graph, plan.schedule.cuts, plan.schedule.halved).graphs
+    except (ScheduleError, PlanError) as error:
+        raise FileError(f"{source}: schedule, {error.culprit}", error.rule, error.values, AGAIN) from None
+    counts = len(graphs), order.stages, len(plan.stages)
+    if len(set(counts)) > 1 or order.microbatches != plan.schedule.microbatches:
+        found = (
+            f"{counts[0]} by its cuts, {counts[1]} and {order.microbatches} microbatches by its order, {counts[2]}"
+        )
+        raise FileError(f"{source}: schedule", "has the plan's stages and microbatches", found, AGAIN)
+    for number, (graph, stage) in enumerate(zip(graphs, plan.stages, strict=True)):
+        _check_stage(graph, stage, f"{source}: stages[{number}]")
 
 
 def _check_stage(graph: Graph, stage: Stage, source: str) -> None:
     if len(stage.strategies) != len(graph.operations):
         rule = f"has a strategy for each of the graph's {len(graph.operations)} operations"
-        raise FileError(f"{source}: stages[0].places", rule, str(len(stage.strategies)), AGAIN)
+        raise FileError(f"{source}.places", rule, str(len(stage.strategies)), AGAIN)
     missing = [i.name for i in graph.inputs if i.name not in stage.stored]
     if missing:
         rule = "says how every input is stored"
-        raise FileError(f"{source}: stages[0].stored", rule, f"nothing of {', '.join(missing[:5])}", AGAIN)
+        raise FileError(f"{source}.stored", rule, f"nothing of {', '.join(missing[:5])}", AGAIN)
 
 
 def _convert(values: object, entry: type[T], source: str) -> T:

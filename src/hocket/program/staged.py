@@ -11,7 +11,7 @@ from hocket.plan.types import Memory, Stage
 from hocket.program.blueprint import Blueprint
 from hocket.program.liveness import memory_of, waiting_bytes
 from hocket.program.transfer import Box, Transfer, find_pieces
-from hocket.program.types import Program
+from hocket.program.types import Program, Shard
 from hocket.sharding.layout import Layout
 
 
@@ -24,6 +24,12 @@ class StagePrograms:
     run: Program
     gather: Program | None = None
     sync: Program | None = None
+
+    @property
+    def stored(self) -> dict[str, Shard]:
+        """What the rank holds of every input between steps, by name."""
+        inputs = (*self.run.inputs, *(self.gather.inputs if self.gather else ()))
+        return {shard.name: shard for shard in inputs}
 
 
 @dataclass(frozen=True)
@@ -90,16 +96,18 @@ def find_transfers(parts: Parts, stages: Sequence[Stage], places: Sequence[int] 
     return tuple(found)
 
 
-def staged_memory(programs: StagePrograms, in_flight: int, optimizer_bytes: float) -> Memory:
+def staged_memory(programs: StagePrograms, in_flight: int, microbatches: int, optimizer_bytes: float) -> Memory:
     """Peak memory of one stage of a rank that holds what so many microbatches need for their backward passes.
 
-    Parameters that are worked with in another layout than they are stored in are there twice; gradients that are
-    added up as they are made are there from the first microbatch on.
+    Parameters that are worked with in another layout than they are stored in are there twice; so are gradients of
+    several microbatches: those of one, and the sums that they are added to.
     """
     run = programs.run
     memory = memory_of(run, optimizer_bytes)
     waiting = waiting_bytes(run)
     activations = memory.activations + (in_flight - 1) * waiting
+    if microbatches > 1:
+        activations += memory.gradients
     if programs.gather is None or programs.sync is None:
         return replace(memory, activations=activations)
     stored = {shard.name: programs.gather.types[shard.name] for shard in programs.gather.inputs}

@@ -54,7 +54,7 @@ def build_explanation(plan: Plan, others: Sequence[Alternative] = (), flips: boo
     return Explanation(
         plan=plan,
         layers=find_layers(plan),
-        verdicts=_verdicts(plan, others),
+        verdicts=verdicts_of(plan, others),
         work=compute_shares(timeline, rank),
         traffic=traffic_shares(plan, program, timeline),
         exposed=exposed_total(timeline, rank),
@@ -75,9 +75,10 @@ def predict(plan: Plan, ranks: Sequence[int] | None = None) -> tuple[list[Progra
     return programs, simulate(programs, plan.cluster.overlap)
 
 
-def _verdicts(plan: Plan, others: Sequence[Alternative]) -> tuple[Verdict, ...]:
-    """Alternatives by time, those without one last; seconds of the search are of one microbatch."""
-    times = plan.schedule.microbatches
+def verdicts_of(plan: Plan, others: Sequence[Alternative] = ()) -> tuple[Verdict, ...]:
+    """Alternatives by time, those without one last; seconds of the search are of one microbatch, of a pipeline of a
+    step."""
+    times = 1 if plan.staged else plan.schedule.microbatches
     known = [(a, a.seconds * times) for a in plan.search.alternatives] + [(a, a.seconds) for a in others]
     verdicts = []
     for alternative, seconds in known:

@@ -9,8 +9,9 @@ from rich.table import Table
 
 from hocket.pipeline.clock import Run, Times, run
 from hocket.plan.types import Plan
+from hocket.report.explain import verdicts_of
 from hocket.report.schedule import timeline_text
-from hocket.report.tables import certificate, facts, search_words, table
+from hocket.report.tables import certificate, facts, search_words, table, verdict_table
 from hocket.report.words import cluster_words, percent, shown
 from hocket.search.stages.answer import Answer
 from hocket.search.stages.times import Pipelined, clock_of, in_flight
@@ -24,7 +25,8 @@ COLUMNS = 80
 def pipeline_parts(plan: Plan) -> list[RenderableType]:
     """A pipeline: the step in a few lines, its stages, its timeline in units of the shortest pass."""
     answers, clock = clock_of(plan)
-    return [_summary(plan, clock), _stages(plan, answers, clock), *timeline_text(*in_units(clock, plan))]
+    others = [verdict_table(verdicts_of(plan))] if plan.search.alternatives else []
+    return [_summary(plan, clock), _stages(plan, answers, clock), *others, *timeline_text(*in_units(clock, plan))]
 
 
 def timeline_of(plan: Plan) -> Timeline:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from hocket.pipeline.order import Action
 from hocket.program.staged import StagedProgram
-from hocket.program.transfer import Box, Piece, positions
+from hocket.program.transfer import Box, Piece, Transfer, positions
 from hocket.program.types import Shard
 from hocket.runtime.mail import Mail, Wait
 from hocket.runtime.routes import Message, Routes
@@ -55,12 +55,13 @@ class Exchange:
         for message in self.routes.before.get(action, ()):
             if message.value == shard.name and message.piece.source != self.program.rank:
                 parts.append((message.piece, self.waits.pop(message)()))
-        return joined(parts, shard.intervals)
+        program = self.program.stages[action.stage].run
+        return joined(parts, shard.intervals, getattr(torch, program.types[shard.name].dtype), self.device)
 
     def share(self, what: str, values: Mapping[int, Mapping[str, Tensor]]) -> dict[tuple[int, str], Tensor]:
         """Give what several stages hold (`what`: a parameter, or its gradient) to the others, or to its home: what
         comes of it for this rank, by stage and name; from several stages it is added up."""
-        coming: list[tuple[int, str, int, list[tuple[Piece, Wait]]]] = []
+        coming: list[tuple[Transfer, list[tuple[Piece, Wait]]]] = []
         for transfer in self.program.transfers:
             if transfer.tied != what:
                 continue
@@ -73,14 +74,15 @@ class Exchange:
                 box = self.program.boxes[transfer.source, transfer.value]
                 part = self._give(values[transfer.source][transfer.value], box, message)
                 if part is not None:
-                    waits.append((piece, lambda part=part: part[1]))  # type: ignore[misc]
-            if waits:
-                coming.append((transfer.target, transfer.value, transfer.source, waits))
+                    waits.append((piece, partial(_itself, part[1])))
+            if transfer.target in self.program.stages:
+                coming.append((transfer, waits))
         found: dict[tuple[int, str], Tensor] = {}
-        for target, value, _, waits in coming:
-            whole = joined([(piece, wait()) for piece, wait in waits], self.program.boxes[target, value])
-            known = found.get((target, value))
-            found[target, value] = whole if known is None else known + whole
+        for transfer, waits in coming:
+            key = transfer.target, transfer.value
+            parts = [(piece, wait()) for piece, wait in waits]
+            whole = joined(parts, self.program.boxes[key], getattr(torch, transfer.dtype), self.device)
+            found[key] = found[key] + whole if key in found else whole
         return found
 
     def finish(self) -> None:
@@ -106,13 +108,15 @@ class Exchange:
         return lambda: wait().to(dtype)
 
 
-def joined(parts: Sequence[Part], box: Box) -> Tensor:
-    """What a rank holds, from pieces of it."""
-    first = parts[0][1]
+def joined(parts: Sequence[Part], box: Box, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """What a rank holds, from pieces of it; of a box without elements there are none."""
     if len(parts) == 1 and parts[0][0].box == box:
-        return first
-    shape = shard_shape(box)
-    whole = first.new_empty(shape) if prod(shape) else first.new_zeros(shape)
+        return parts[0][1]
+    whole = torch.empty(shard_shape(box), dtype=dtype, device=device)
     for piece, part in parts:
         put_part(whole, part, positions(box, piece.box))
     return whole
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor

@@ -65,7 +65,8 @@ def parallelize(
         else (shards_of(program), frozenset[str]())  # fmt: skip
     held = place(model, plan.graph, shards, home, sync and full and world > 1, absent)
     if isinstance(program, StagedProgram):
-        return Pipelined(plan, Pipe(program, transport, DistributedMail(rank, timeout), home, seed, compile), held)
+        pipe = Pipe(program, transport, DistributedMail(rank, timeout), home, seed, compile, record)
+        return Pipelined(plan, pipe, held)
     return Parallel(plan, Executor(program, transport, home, seed, record, compile), held, transport)
 
 

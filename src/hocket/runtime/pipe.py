@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from hocket.runtime.mail import Mail
 from hocket.runtime.routes import find_routes
 from hocket.runtime.shards import is_whole, take_shard
 from hocket.runtime.transport import Transport
+from hocket.simulate.timeline import COMPUTE, Span, Timeline
 
 Values = Mapping[str, Tensor]
 ByStage = dict[int, dict[str, Tensor]]
@@ -62,7 +64,10 @@ class Result:
 
 
 class Pipe:
-    """One rank's stages and messages; `step` runs all microbatches once."""
+    """One rank's stages and messages; `step` runs all microbatches once.
+
+    With `record` every step leaves a measured `timeline` of this rank's passes, begun when what they need is there.
+    """
 
     def __init__(
         self,
@@ -72,8 +77,10 @@ class Pipe:
         device: torch.device,
         seed: int = 0,
         compile: bool = False,
+        record: bool = False,
     ) -> None:
-        self.program, self.mail, self.device = program, mail, device
+        self.program, self.mail, self.device, self.record = program, mail, device, record
+        self.timeline = Timeline((), "measured")
 
         def executor(one: Program) -> Executor:
             return Executor(one, transport, device, seed, compile=compile)
@@ -103,6 +110,8 @@ class _Step:
         self.exchange = Exchange(pipe.program, pipe.routes, pipe.mail, pipe.device)
         self.runs: dict[tuple[int, int], Run] = {}
         self.result = Result(None, {}, {stage: {} for stage in pipe.workers})
+        self.spans: list[Span] = []
+        self.begun = self._now()
 
     def run(self) -> Result:
         """All of it: what every action needs is asked for one action ahead."""
@@ -121,6 +130,8 @@ class _Step:
             known = gradients[stage].get(name)
             gradients[stage][name] = tensor if known is None else known + tensor
         self.exchange.finish()
+        if self.pipe.record:
+            self.pipe.timeline = Timeline(tuple(self.spans), "measured")
         home = self.pipe.program.home
         self.result.gradients = {
             s: {n: g for n, g in found.items() if home(s, n)} for s, found in gradients.items()
@@ -128,35 +139,46 @@ class _Step:
         return self.result
 
     def _act(self, action: Action) -> None:
-        """One pass of a stage on a microbatch."""
+        """One pass of a stage on a microbatch, from when what it needs is there."""
         key, worker = (action.stage, action.microbatch), self.pipe.workers[action.stage]
+        program = worker.run.program
+        shards = {"F": program.received, "W": ()}.get(action.kind, program.arriving)
+        given = {shard.name: self.exchange.received(shard, action) for shard in shards}
+        start = self._now()
         if action.kind == "F":
-            self.runs[key] = self._forward(action, worker)
+            self.runs[key] = self._forward(action, worker, given)
         elif action.kind in ("B", "I"):
-            arriving = worker.run.program.arriving
-            worker.run.inputs(self.runs[key], {s.name: self.exchange.received(s, action) for s in arriving})
+            worker.run.inputs(self.runs[key], given)
         run = self.runs[key]
         if action.kind != "W":
             self.exchange.send(action, run.sent)
             run.sent = {}
         if action.kind in ("B", "W"):
             worker.add(worker.run.weights(self.runs.pop(key)))
+        if self.pipe.record:
+            rank, end = self.pipe.program.rank, self._now()
+            self.spans.append(Span(rank, COMPUTE, str(action), start - self.begun, end - self.begun))
 
-    def _forward(self, action: Action, worker: Worker) -> Run:
-        program, whole = worker.run.program, self.batch(action.microbatch)
-        values = dict(worker.working)
-        for shard in program.inputs:
+    def _forward(self, action: Action, worker: Worker, given: Values) -> Run:
+        whole = self.batch(action.microbatch)
+        values = {**worker.working, **given}
+        for shard in worker.run.program.inputs:
             if shard.name in whole:
                 tensor = whole[shard.name]
                 everything = is_whole(shard.intervals, tuple(tensor.shape))
                 values[shard.name] = tensor if everything else take_shard(tensor, shard.intervals)
-        values |= {shard.name: self.exchange.received(shard, action) for shard in program.received}
         run = worker.run.forward(values, self.first + action.microbatch)
         if run.loss is not None:
             self.result.loss = run.loss.clone() if self.result.loss is None else self.result.loss + run.loss
         worker.working.update(run.updates)
         self.result.updates[action.stage].update(run.updates)
         return run
+
+    def _now(self) -> float:
+        """Seconds on this rank's clock; what a CUDA device does is waited for where it is recorded."""
+        if self.pipe.record and self.pipe.device.type == "cuda":
+            torch.cuda.synchronize(self.pipe.device)
+        return time.perf_counter()
 
 
 def _converted(executor: Executor, values: Values) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from hocket.runtime.pipe import Pipe
 from hocket.runtime.placement import Held
 from hocket.runtime.shards import Intervals
 from hocket.runtime.state import Shards
+from hocket.simulate.timeline import Timeline
 
 
 class Pipelined(Shards):
@@ -35,6 +36,11 @@ class Pipelined(Shards):
     def program(self) -> StagedProgram:
         """What this rank does."""
         return self._pipe.program
+
+    @property
+    def timeline(self) -> Timeline:
+        """What the last step measured of this rank's passes; empty unless made with `record`."""
+        return self._pipe.timeline
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Not there: raises RuntimeFault."""
@@ -70,9 +76,7 @@ class Pipelined(Shards):
 
     def _stored(self, stage: int) -> dict[str, Tensor]:
         """This rank's shards for a stage; what is at home at another stage comes from there."""
-        shards = self._pipe.program.stages[stage]
-        inputs = (shards.gather or shards.run).inputs
-        names = {shard.name for shard in (*inputs, *shards.run.inputs)}
+        names = self._pipe.program.stages[stage].stored
         return {n: t.detach() for n, t in self._values.items() if n in names and self._pipe.program.home(stage, n)}
 
     def extra_repr(self) -> str:
@@ -89,9 +93,7 @@ def held_by(program: StagedProgram) -> dict[str, Intervals]:
     """Intervals that a rank holds of every parameter and buffer that is at home with it."""
     found: dict[str, Intervals] = {}
     for stage, programs in program.stages.items():
-        shards = {s.name: s for s in programs.run.inputs}
-        shards |= {s.name: s for s in (programs.gather.inputs if programs.gather else ())}
-        for name, shard in shards.items():
+        for name, shard in programs.stored.items():
             if program.home(stage, name) and found.setdefault(name, shard.intervals) != shard.intervals:
                 raise PlanError(
                     f"parameter {name}",

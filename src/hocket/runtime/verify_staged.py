@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hocket.errors import RuntimeFault
 from hocket.graph.types import Graph
 from hocket.program.staged import StagedProgram
 from hocket.runtime.batch import Sample, batch_values
@@ -17,7 +15,7 @@ from hocket.runtime.mail import ThreadMail
 from hocket.runtime.pipe import Pipe, Result
 from hocket.runtime.shards import take_shard
 from hocket.runtime.transport import Meeting, ThreadTransport
-from hocket.runtime.verify import NOISE, Report, model_values, reference, relative_error
+from hocket.runtime.verify import Report, Wanted, in_threads, model_values, reference
 
 
 def compare_staged(
@@ -32,34 +30,15 @@ def compare_staged(
     Every microbatch is the sample, so means over microbatches are what one gives.
     """
     batch, values = batch_values(graph, sample), model_values(graph, model)
-    wanted_loss, wanted, buffers = reference(model, sample, loss)
-    paths = {i.name: i.paths[0] for i in graph.inputs}
     count = programs[0].order.microbatches
-    largest = max((g.double().abs().max().item() for g in wanted.values() if g.numel()), default=0.0)
-    report: dict[str, float] = {}
-    buffer_errors: dict[str, float] = {}
-    losses = []
+    wanted = Wanted(graph, *reference(model, sample, loss, count))
     for program, result in zip(programs, run_staged(programs, batch, values), strict=True):
-        if result.loss is not None:
-            losses.append((result.loss / count).detach())
-        for stage, gradients in result.gradients.items():
-            boxes = stored_boxes(program, stage)
-            for name, gradient in gradients.items():
-                whole = wanted[paths[name]]
-                part = take_shard(whole, boxes[name]).double()
-                scale = max(whole.double().abs().max().item(), NOISE * largest)
-                error = (gradient.double() / count - part).abs().max().item() if part.numel() else 0.0
-                report[paths[name]] = max(report.get(paths[name], 0.0), error / max(scale, 1e-30))
-            for name, update in result.updates[stage].items() if count == 1 else ():
-                error = relative_error(update, take_shard(buffers[paths[name]], boxes[name]))
-                buffer_errors[paths[name]] = max(buffer_errors.get(paths[name], 0.0), error)
-    missing = {paths[p] for p, _ in graph.gradients} - set(report)
-    if missing:
-        raise RuntimeFault(
-            "step", "gives every parameter's gradient", f"nothing for {', '.join(sorted(missing)[:3])}"
-        )
-    loss_error = max(relative_error(found, wanted_loss) for found in losses)
-    return Report(losses[0].item(), loss_error, report, buffer_errors)
+        for number, stage in enumerate(result.gradients):
+            found = None if result.loss is None or number else result.loss / count
+            gradients = {name: gradient / count for name, gradient in result.gradients[stage].items()}
+            held = {name: shard.intervals for name, shard in program.stages[stage].stored.items()}
+            wanted.hold(held, found, gradients, result.updates[stage])
+    return wanted.report()
 
 
 def run_staged(
@@ -67,36 +46,14 @@ def run_staged(
 ) -> list[Result]:
     """Run every rank in a thread of its own; every microbatch is the same batch."""
     meeting = Meeting(everyone=tuple(p.rank for p in programs))
-    results: dict[int, Result] = {}
-    faults: list[BaseException] = []
 
-    def work(program: StagedProgram) -> None:
-        try:
-            rank, cpu = program.rank, torch.device("cpu")
-            pipe = Pipe(program, ThreadTransport(meeting, rank), ThreadMail(meeting, rank), cpu, seed)
-            stored = {}
-            for stage in program.stages:
-                held = stored_boxes(program, stage)
-                own = {n: b for n, b in held.items() if n in values and program.home(stage, n)}
-                stored[stage] = {name: take_shard(values[name], box) for name, box in own.items()}
-            with torch.no_grad():
-                results[rank] = pipe.step(stored, lambda _: batch)
-        except BaseException as error:
-            faults.append(error)
-            meeting.fail(f"rank {program.rank} failed: {error}")
+    def work(program: StagedProgram) -> Result:
+        rank, cpu = program.rank, torch.device("cpu")
+        pipe = Pipe(program, ThreadTransport(meeting, rank), ThreadMail(meeting, rank), cpu, seed)
+        stored = {}
+        for stage, programs_of in program.stages.items():
+            own = {n: s for n, s in programs_of.stored.items() if n in values and program.home(stage, n)}
+            stored[stage] = {name: take_shard(values[name], shard.intervals) for name, shard in own.items()}
+        return pipe.step(stored, lambda _: batch)
 
-    threads = [threading.Thread(target=work, args=(p,), daemon=True) for p in programs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if faults:
-        raise next((e for e in faults if not isinstance(e, RuntimeFault)), faults[0])
-    return [results[p.rank] for p in programs]
-
-
-def stored_boxes(program: StagedProgram, stage: int) -> dict[str, tuple[tuple[tuple[int, int], ...], ...]]:
-    """What a rank stores of every input of a stage."""
-    programs = program.stages[stage]
-    found = {shard.name: shard.intervals for shard in programs.run.inputs}
-    return {**found, **{s.name: s.intervals for s in (programs.gather.inputs if programs.gather else ())}}
+    return in_threads(programs, meeting, work)

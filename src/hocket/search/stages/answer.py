@@ -76,8 +76,8 @@ class Question:
 
     def answer(
         self, limit: float, seconds: float, gap: float, stop: threading.Event | None = None, price: float = 0.0
-    ) -> Answer | None:
-        """The best layout found under a limit of bytes per device; None where there is none.
+    ) -> tuple[Answer | None, float]:
+        """The best layout found under a limit of bytes per device (None where there is none), and a bound on all.
 
         A byte held where the forward pass ends costs `price` seconds more, and what other stages send the time that
         it takes them; both count for nothing but the choice.
@@ -94,26 +94,27 @@ class Question:
         bound = 0.0
         for attempt in range(ATTEMPTS):
             solution = solve_model(cones.model, seconds, gap, inf, stop)
-            bound = max(0.0, solution.bound - most) if attempt == 0 else bound
+            if attempt == 0 and not price:
+                bound = max(0.0, solution.bound - most)
             if solution.choice is None:
-                return None
+                return None, bound
             stage = problem.stage(cones.expand(solution.choice))
             args = (self.graph, stage, self.cluster, self.repeats, self.optimizer_bytes, problem.prices)
-            answer = judge_stage(*args, bound=0.0 if price else bound)
+            answer = judge_stage(*args, bound=bound)
             excess = answer.memory.total - limit
             if excess <= 0:
-                return answer
+                return answer, bound
             cones.model.limit -= 1.1 * excess
-        return None
+        return None, bound
 
 
 def given_seconds(graph: Graph, problem: Problem, cluster: Cluster) -> dict[int, NDArray[np.float64]]:
     """Per node that decides how what other stages send is received, the seconds that each layout takes to
     arrive."""
     mesh = problem.mesh
-    alone = len({cluster.places[rank] for rank in range(cluster.size)}) == 1
     beyond = mesh.devices >= min(m.count for m in cluster.machines)
-    link = cluster.network if beyond and not alone else cluster.machines[cluster.places[mesh.first]].link
+    far = beyond and len(cluster.machines) > 1
+    link = cluster.network if far else cluster.machines[cluster.places[mesh.first]].link
     together = Counter(cluster.places[rank] for rank in mesh.ranks)
     sharing = max(together.values()) if link.per == "machine" else 1
     given = {entry.name for entry in graph.given}
@@ -150,7 +151,7 @@ def judge_stage(
     plan = blueprint(graph, stage, prices)
     ranks = stage.unlike_ranks(cluster.devices)
     programs = [stage_programs(plan, rank, prices) for rank in ranks]
-    memories = [staged_memory(p, repeats.in_flight, optimizer_bytes) for p in programs]
+    memories = [staged_memory(p, repeats.in_flight, repeats.microbatches, optimizer_bytes) for p in programs]
     forward, backward, weights = pass_seconds([p.run for p in programs], cluster.overlap)
     return Answer(
         graph, stage, forward, backward, weights,

@@ -6,7 +6,6 @@ real and judged, so that what is chosen is what was simulated.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
@@ -51,7 +50,6 @@ class Search:
     cluster: Cluster
     solver: Solver
     watcher: Watcher
-    end: float = inf
     units: dict[int, Units] = field(init=False)
     floors: Floors = field(init=False)
     candidates: list[Candidate] = field(default_factory=list)
@@ -61,13 +59,13 @@ class Search:
 
     def __post_init__(self) -> None:
         self.units = {count: Units(graph) for count, graph in self.graphs.items()}
-        self.floors = Floors(self.units, self.cluster, self.solver)
+        self.floors = Floors(self.units, self.cluster, self.solver.optimizer_bytes)
 
     def run(self) -> Pipeline:
         """The best pipeline found; raises MemoryLimitError where nothing fits."""
         ranks = self._ranks()
         for number, count in enumerate(sorted(ranks, key=self._order)):
-            if time.monotonic() > self.end:
+            if self.solver.over:
                 self.complete = False
                 break
             if self._hopeless(count):

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from hocket.cluster.types import Cluster
 from hocket.cost.prices import MeshPrices
 from hocket.graph.flow import find_flow
+from hocket.graph.types import Graph
 from hocket.search.moments import find_moments
 from hocket.search.pricing import at_best
 from hocket.search.stages.cells import Units
-from hocket.search.stages.solver import Solver
 from hocket.sharding.mesh import Mesh
 
 
@@ -21,12 +21,12 @@ class Floors:
 
     Where rates rise with size, work that is divided takes no fewer device seconds than undivided; communication
     takes more. A step of B microbatches over P ranks is at least B times the mean work of a rank, and no shorter
-    than the way of one microbatch through all stages.
+    than the way of one microbatch through all stages. `optimizer_bytes` are per trained element.
     """
 
     units: Mapping[int, Units]
     cluster: Cluster
-    solver: Solver
+    optimizer_bytes: float
     known: dict[tuple[int, bool], tuple[float, float, float]] = field(default_factory=dict)
     prices: MeshPrices = field(init=False)
 
@@ -43,6 +43,15 @@ class Floors:
         limits = [self.cluster.memory_limit(rank) for rank in range(self.cluster.size)]
         return self._held(count, ranks, again) <= sum(limits)
 
+    def operations(self, graph: Graph) -> list[float]:
+        """Seconds of every operation on the single device on which it is fastest."""
+        kinds = [self.prices.devices.index(device) for device in dict.fromkeys(self.prices.devices)]
+        found = []
+        for operation in graph.operations:
+            given, made = ([graph.types[n] for n in names] for names in (operation.inputs, operation.outputs))
+            found.append(min(self.prices.compute(operation, given, made, rank) for rank in kinds))
+        return found
+
     def _held(self, count: int, ranks: int, again: bool) -> float:
         """Bytes of all devices of a pipeline: 1F1B's rank r waits for min(B, P - r) microbatches."""
         _, fixed, waiting = self._sums(count, again)
@@ -53,14 +62,9 @@ class Floors:
         """Seconds of everything on one device, bytes that are held all the time, and while a microbatch waits."""
         if (count, again) not in self.known:
             graph = self.units[count].graphs[again]
-            fastest = max(self.prices.devices, key=lambda device: device.peak("float32"))
-            rank = self.prices.devices.index(fastest)
-            seconds = 0.0
-            for operation in graph.operations:
-                given, made = ([graph.types[n] for n in names] for names in (operation.inputs, operation.outputs))
-                seconds += self.prices.compute(operation, given, made, rank)
+            seconds = sum(self.operations(graph))
             trained = sum(graph.types[p].elements for p, _ in graph.gradients)
-            fixed = sum(graph.types[i.name].bytes for i in graph.parameters) + trained * self.solver.optimizer_bytes
+            fixed = sum(graph.types[i.name].bytes for i in graph.parameters) + trained * self.optimizer_bytes
             held = find_moments(graph, find_flow(graph))[0].held
             self.known[count, again] = seconds, fixed, sum(graph.types[name].bytes for name in held)
         return self.known[count, again]

@@ -5,22 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from hocket.cluster.types import Cluster
-from hocket.cost.compute import operation_seconds
 from hocket.errors import MemoryLimitError, PlanError
 from hocket.graph.assign import assign
 from hocket.graph.cut import Parts, cut_graph
 from hocket.graph.types import Graph
 from hocket.pipeline.kinds import make_order
 from hocket.pipeline.layers import balance_ranks, deal_by_rank
-from hocket.pipeline.order import Order
 from hocket.pipeline.schedule import Schedule
 from hocket.plan.types import Memory
 from hocket.search.repeats import Repeats
 from hocket.search.stages.answer import Answer
 from hocket.search.stages.cells import Units
+from hocket.search.stages.floors import Floors
 from hocket.search.stages.shape import Shape
 from hocket.search.stages.solver import Solver, Way
 from hocket.search.stages.times import Pipelined, in_flight, on_the_clock
@@ -77,8 +75,9 @@ def find_given(
     if cluster.size % shape.ranks or cluster.size < shape.ranks:
         raise PlanError(f"{shape.ranks} stages", "divide the cluster's devices", str(cluster.size))
     units = Units(graph)
+    floors = Floors({shape.microbatches: units}, cluster, solver.optimizer_bytes)
     for again in (False, True) if units.blocks else (False,):
-        costs = costs_of_units(units.graphs[again], units.cuts[again], cluster)
+        costs = costs_of_units(units.graphs[again], units.cuts[again], floors)
         if shape.layers:
             sizes = deal_by_rank(shape.layers, shape.chunks, units.count)
         else:
@@ -129,23 +128,24 @@ def lay_out(
     return None
 
 
-def costs_of_units(graph: Graph, cuts: Sequence[int], cluster: Cluster) -> list[float]:
+def costs_of_units(graph: Graph, cuts: Sequence[int], floors: Floors) -> list[float]:
     """Seconds that a single device would take for what lies between cuts, forward and backward."""
-    device = cluster.devices[0]
-    units = assign(graph, cuts).operations
     cost = [0.0] * (len(cuts) + 1)
-    for operation, unit in zip(graph.operations, units, strict=True):
-        inputs, outputs = ([graph.types[n] for n in names] for names in (operation.inputs, operation.outputs))
-        cost[max(unit, 0)] += operation_seconds(operation, inputs, outputs, device)
+    for seconds, unit in zip(floors.operations(graph), assign(graph, cuts).operations, strict=True):
+        cost[max(unit, 0)] += seconds
     return cost
 
 
-def pipeline_bound(pipeline: Pipeline) -> float:
-    """No pipeline with these cuts and devices takes less: every stage at the bound of its layout."""
+def pipeline_bound(pipeline: Pipeline, cluster: Cluster) -> float:
+    """No pipeline with these cuts and devices takes less: a rank's stages at the bounds of their layouts for every
+    microbatch, after one has come through the stages before, whose work is divided by all their devices. Where
+    backward passes are halved, only the former: gradients of weights may be left for later."""
+    shape, floors = pipeline.shape, Floors({}, cluster, 0.0)
     least = [min(a.bound, a.seconds) for a in pipeline.answers]
-    order: Order = pipeline.clock.run.order
+    alone = [sum(floors.operations(a.graph)) / a.stage.mesh.devices for a in pipeline.answers]
     best = 0.0
-    for rank in range(len(order.ranks)):
-        own = [s for s, place in order.places.items() if place == rank]
-        best = max(best, order.microbatches * sum(least[s] for s in own) + sum(least[: min(own)]))
-    return best if best < inf else 0.0
+    for rank in range(shape.ranks):
+        own = [s for s, place in pipeline.clock.run.order.places.items() if place == rank]
+        ahead = 0.0 if pipeline.schedule.halved else sum(alone[: min(own)])
+        best = max(best, shape.microbatches * sum(least[s] for s in own) + ahead)
+    return best

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field
 from math import inf
 
 from hocket.cluster.types import Cluster
@@ -17,81 +17,78 @@ from hocket.search.stages.given import Pipeline, Watcher, find_given, pipeline_b
 from hocket.search.stages.shape import Shape
 from hocket.search.stages.solver import Solver
 
+MOST_SECONDS = 5.0
+"""Longest time for one layout of one stage."""
 
-def plan_pipeline(
-    graph: Graph,
-    cluster: Cluster,
-    shape: Shape,
-    *,
-    optimizer_bytes: float = 8.0,
-    budget: float = inf,
-    gap: float = 0.02,
-    watcher: Watcher | None = None,
-    stop: threading.Event | None = None,
-    seed: int = 0,
-) -> Plan:
+
+@dataclass(frozen=True)
+class Terms:
+    """On what terms a pipeline is searched: bytes of optimizer state per trained element, longest time, how near to
+    its bound every layout must come, who is told, what stops it."""
+
+    optimizer_bytes: float = 8.0
+    budget: float = inf
+    gap: float = 0.02
+    watcher: Watcher = lambda *_: None
+    stop: threading.Event = field(default_factory=threading.Event)
+    seed: int = 0
+
+    def solver(self, cluster: Cluster) -> Solver:
+        """What finds the layouts of stages, from now on."""
+        end = time.monotonic() + self.budget
+        return Solver(cluster, self.optimizer_bytes, MOST_SECONDS, self.gap, self.stop, end=end)
+
+
+def plan_pipeline(graph: Graph, cluster: Cluster, shape: Shape, terms: Terms) -> Plan:
     """The best plan found for a pipeline of a given shape; raises PlanError, ScheduleError, MemoryLimitError."""
-    start = time.monotonic()
-    solver = Solver(cluster, optimizer_bytes, min(5.0, budget), gap, stop or threading.Event())
-    found = find_given(graph, cluster, shape, solver, watcher)
-    return made_plan(graph, cluster, found, optimizer_bytes, time.monotonic() - start, seed)
+    solver, start = terms.solver(cluster), time.monotonic()
+    found = find_given(graph, cluster, shape, solver, terms.watcher)
+    again = "all" if found.blocks else "no"
+    record = SearchRecord(
+        searcher="stages",
+        space=f"every layout of every stage of {found.shape}, cut at {_cuts(found)}; {again} blocks recomputed",
+        seconds=time.monotonic() - start,
+        complete=not solver.over,
+        seed=terms.seed,
+    )
+    return _made(graph, cluster, found, record, pipeline_bound(found, cluster), terms)
 
 
-def plan_best(
-    graphs: Mapping[int, Graph],
-    cluster: Cluster,
-    *,
-    optimizer_bytes: float = 8.0,
-    budget: float = inf,
-    gap: float = 0.02,
-    watcher: Watcher | None = None,
-    stop: threading.Event | None = None,
-    seed: int = 0,
-) -> Plan:
+def plan_best(graphs: Mapping[int, Graph], cluster: Cluster, terms: Terms) -> Plan:
     """The best pipeline found; `graphs` are one microbatch each, by the number of microbatches that a step then
-    has.
-
-    Raises MemoryLimitError.
-    """
+    has. Raises MemoryLimitError."""
     start = time.monotonic()
-    solver = Solver(cluster, optimizer_bytes, min(5.0, budget), gap, stop or threading.Event())
-    search = Search(graphs, cluster, solver, watcher or (lambda *_: None), start + budget)
+    search = Search(graphs, cluster, terms.solver(cluster), terms.watcher)
     found = search.run()
-    graph = graphs[found.shape.microbatches]
-    plan = made_plan(graph, cluster, found, optimizer_bytes, time.monotonic() - start, seed)
     counts = ", ".join(map(str, graphs))
-    record = replace(
-        plan.search,
+    record = SearchRecord(
         searcher="stages, all shapes",
-        space=f"pipelines of consecutive units on like parts of the cluster, {counts} microbatches, 1F1B or "
-        "interleaved; every layout of every stage on meshes of up to two axes that follow the machines; blocks run "
-        "again where memory is short",
+        space=f"pipelines of consecutive units on parts of the cluster of one size, {counts} microbatches, any "
+        "schedule with whole backward passes",
+        seconds=time.monotonic() - start,
         complete=search.complete,
         alternatives=tuple(sorted(search.alternatives, key=lambda a: a.seconds)),
+        seed=terms.seed,
     )
-    return replace(plan, search=record, lower_bound=min(search.bound, plan.seconds))
+    return _made(graphs[found.shape.microbatches], cluster, found, record, search.bound, terms)
 
 
-def made_plan(
-    graph: Graph, cluster: Cluster, found: Pipeline, optimizer_bytes: float, elapsed: float, seed: int
+def _made(
+    graph: Graph, cluster: Cluster, found: Pipeline, record: SearchRecord, bound: float, terms: Terms
 ) -> Plan:
     """The plan of a pipeline."""
-    record = SearchRecord(
-        searcher="stages", space=f"every layout of every stage of {found.shape}, cut at {_cuts(found)}",
-        seconds=elapsed, complete=True, seed=seed,
-    )  # fmt: skip
     return Plan(
         graph=found.graph,
         cluster=cluster,
         stages=tuple(a.stage for a in found.answers),
         schedule=found.schedule,
         seconds=found.seconds,
-        lower_bound=min(pipeline_bound(found), found.seconds),
+        lower_bound=min(bound, found.seconds),
         memory=found.memory,
         search=record,
         recompute=found.blocks,
         fingerprint=fingerprint(graph),
-        optimizer_bytes=optimizer_bytes,
+        optimizer_bytes=terms.optimizer_bytes,
     )
 
 

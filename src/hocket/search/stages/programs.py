@@ -26,7 +26,7 @@ def staged_programs(plan: Plan, ranks: Sequence[int] | None = None) -> list[Stag
     for rank in range(plan.world_size) if ranks is None else ranks:
         own = [s for s, stage in enumerate(plan.stages) if rank in stage.mesh.ranks]
         programs = {s: stage_programs(prints[s], rank, prices[s]) for s in own}
-        mine = tuple(t for t in (transfer.of(rank) for transfer in transfers) if t.pieces)
+        mine = tuple(transfer.of(rank) for transfer in transfers if {transfer.source, transfer.target} & set(own))
         found.append(
             StagedProgram(
                 rank,

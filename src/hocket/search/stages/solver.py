@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -20,10 +21,14 @@ Way = tuple[tuple[int, ...], bool, float]
 """Sizes of a mesh, whether parameters and gradients move once in a step (else with every microbatch), and the price
 in seconds of a byte that is held (none: memory is a limit alone)."""
 
+Outcome = tuple[Answer | None, float]
+"""The best layout found, if any fits, and a bound on the seconds of a microbatch under all."""
+
 
 @dataclass
 class Solver:
-    """Finds layouts of stages. `seconds` is the longest time for one, `gap` how near to its bound it must come."""
+    """Finds layouts of stages. `seconds` is the longest time for one, `gap` how near to its bound it must come,
+    `end` (on the monotonic clock) when there is next to no time left for any."""
 
     cluster: Cluster
     optimizer_bytes: float
@@ -31,10 +36,16 @@ class Solver:
     gap: float = 0.02
     stop: threading.Event = field(default_factory=threading.Event)
     axes: int = 2
-    known: dict[object, tuple[Graph, Answer | None]] = field(default_factory=dict)
+    end: float = inf
+    known: dict[object, Outcome] = field(default_factory=dict)
     asked: dict[object, Question] = field(default_factory=dict)
     structures: dict[int, Structure] = field(default_factory=dict)
     texts: dict[int, tuple[Graph, str]] = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        """Whether the time is spent, or the user has stopped the search."""
+        return self.stop.is_set() or time.monotonic() > self.end
 
     def best(
         self,
@@ -46,39 +57,38 @@ class Solver:
         ways: Sequence[Way] = (),
     ) -> Answer | None:
         """The best layout of a stage on some devices, within a share of their memory, in any of the ways given
-        (none: in all there are)."""
+        (none: in all there are), with a bound on all of these."""
         best: Answer | None = None
+        bound = inf
         every = [(mesh.sizes, once, 0.0) for mesh in meshes(devices, self.axes) for once in (True, False)]
         for sizes, once, price in ways or every:
             if once and repeats.microbatches == 1:
                 continue
-            found = self.on(graph, Mesh(sizes, first), replace(repeats, once=once), share, price)
+            found, least = self._on(graph, Mesh(sizes, first), replace(repeats, once=once), share, price)
+            bound = min(bound, least)
             if found is not None and (best is None or _total(found, repeats) < _total(best, repeats)):
                 best = found
-        return best
+        return best and replace(best, bound=bound)
 
-    def on(
-        self, graph: Graph, mesh: Mesh, repeats: Repeats, share: float = 1.0, price: float = 0.0
-    ) -> Answer | None:
-        """The best layout of a stage on a mesh, within a share of the memory; None where nothing fits.
+    def _on(self, graph: Graph, mesh: Mesh, repeats: Repeats, share: float, price: float) -> Outcome:
+        """The best layout of a stage on a mesh, within a share of the memory.
 
         With a price of memory the layout that is best without a limit is taken, where it fits.
         """
         limit = share * min(self.cluster.memory_limit(rank) for rank in mesh.ranks)
-        if price:
-            answer = self.priced(graph, mesh, replace(repeats, in_flight=1), price)
-            if answer is not None:
-                held = answer.with_waiting(repeats.in_flight)
-                if held.memory.total <= limit:
-                    return held
-        return self._answer(graph, mesh, repeats, limit, 0.0)
+        answer = self.priced(graph, mesh, replace(repeats, in_flight=1), price) if price else None
+        if answer is not None:
+            held = answer.with_waiting(repeats.in_flight)
+            if held.memory.total <= limit:
+                return held, 0.0
+        return self._outcome(graph, mesh, repeats, limit, 0.0)
 
     def priced(self, graph: Graph, mesh: Mesh, repeats: Repeats, price: float) -> Answer | None:
         """The best layout of a stage on a mesh where no memory is short, but a byte that is held has a price in
         seconds."""
-        return self._answer(graph, mesh, repeats, inf, price)
+        return self._outcome(graph, mesh, repeats, inf, price)[0]
 
-    def _answer(self, graph: Graph, mesh: Mesh, repeats: Repeats, limit: float, price: float) -> Answer | None:
+    def _outcome(self, graph: Graph, mesh: Mesh, repeats: Repeats, limit: float, price: float) -> Outcome:
         devices = self.cluster.devices[mesh.first : mesh.first + mesh.devices]
         places = self.cluster.places[mesh.first : mesh.first + mesh.devices]
         pattern = tuple(place - places[0] for place in places)
@@ -89,12 +99,12 @@ class Solver:
                     graph, self._structure(graph), self.cluster, mesh, repeats, self.optimizer_bytes
                 )
             question = self.asked[where]
-            answer = question.answer(limit, self.seconds, self.gap, self.stop, price)
-            self.known[*where, limit, price] = question.graph, answer
-        source, answer = self.known[*where, limit, price]
-        if answer is None or (source is graph and answer.stage.mesh == mesh):
-            return answer
-        return replace(answer, graph=graph, stage=carried_over(answer.stage, source, graph, mesh))
+            left = min(self.seconds, max(0.5, self.end - time.monotonic()))
+            self.known[*where, limit, price] = question.answer(limit, left, self.gap, self.stop, price)
+        answer, bound = self.known[*where, limit, price]
+        if answer is None or (answer.graph is graph and answer.stage.mesh == mesh):
+            return answer, bound
+        return replace(answer, graph=graph, stage=carried_over(answer.stage, answer.graph, graph, mesh)), bound
 
     def _structure(self, graph: Graph) -> Structure:
         if id(graph) not in self.structures:
