@@ -80,13 +80,14 @@ def picked_seconds(case: Case, family: Any, cluster: Any, sizes: Any) -> float |
     """Judged seconds of a plan that others picked, each stage laid out by hocket on their mesh; None: no memory."""
     from hocket.pipeline.layers import cut_by_cost
     from hocket.search.stages.cells import Units
+    from hocket.search.stages.floors import Fastest
     from hocket.search.stages.given import costs_of_units, lay_out
     from hocket.search.stages.shape import Shape
     from hocket.search.stages.solver import Solver
 
     ranks, chunks, count, kind, mesh = sizes
     units = Units(family.at(case.samples // count))
-    costs = costs_of_units(units.graphs[True], units.cuts[True], cluster)
+    costs = costs_of_units(units.graphs[True], units.cuts[True], Fastest(cluster))
     cut = cut_by_cost(costs, ranks * chunks)
     shape = Shape(ranks, chunks, count, kind)
     found = [lay_out(units, again, shape, cut, Solver(cluster, 12.0), [((mesh, True, PRICE),)] * ranks * chunks)

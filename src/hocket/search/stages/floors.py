@@ -15,6 +15,22 @@ from hocket.search.stages.cells import Units
 from hocket.sharding.mesh import Mesh
 
 
+class Fastest:
+    """A cluster's devices, each operation on the one on which it is fastest, at rates that rise with size."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.prices = MeshPrices(at_best(cluster), Mesh((1,)))
+        self.ranks = [self.prices.devices.index(device) for device in dict.fromkeys(self.prices.devices)]
+
+    def operations(self, graph: Graph) -> list[float]:
+        """Seconds of every operation of a graph on a single device."""
+        found = []
+        for operation in graph.operations:
+            given, made = ([graph.types[n] for n in names] for names in (operation.inputs, operation.outputs))
+            found.append(min(self.prices.compute(operation, given, made, rank) for rank in self.ranks))
+        return found
+
+
 @dataclass
 class Floors:
     """Bounds from the whole model on a single device of the best kind, by number of microbatches.
@@ -28,10 +44,10 @@ class Floors:
     cluster: Cluster
     optimizer_bytes: float
     known: dict[tuple[int, bool], tuple[float, float, float]] = field(default_factory=dict)
-    prices: MeshPrices = field(init=False)
+    fastest: Fastest = field(init=False)
 
     def __post_init__(self) -> None:
-        self.prices = MeshPrices(at_best(self.cluster), Mesh((1,)))
+        self.fastest = Fastest(self.cluster)
 
     def seconds(self, count: int, ranks: int) -> float:
         """No pipeline with so many microbatches and ranks takes less."""
@@ -43,15 +59,6 @@ class Floors:
         limits = [self.cluster.memory_limit(rank) for rank in range(self.cluster.size)]
         return self._held(count, ranks, again) <= sum(limits)
 
-    def operations(self, graph: Graph) -> list[float]:
-        """Seconds of every operation on the single device on which it is fastest."""
-        kinds = [self.prices.devices.index(device) for device in dict.fromkeys(self.prices.devices)]
-        found = []
-        for operation in graph.operations:
-            given, made = ([graph.types[n] for n in names] for names in (operation.inputs, operation.outputs))
-            found.append(min(self.prices.compute(operation, given, made, rank) for rank in kinds))
-        return found
-
     def _held(self, count: int, ranks: int, again: bool) -> float:
         """Bytes of all devices of a pipeline: 1F1B's rank r waits for min(B, P - r) microbatches."""
         _, fixed, waiting = self._sums(count, again)
@@ -62,7 +69,7 @@ class Floors:
         """Seconds of everything on one device, bytes that are held all the time, and while a microbatch waits."""
         if (count, again) not in self.known:
             graph = self.units[count].graphs[again]
-            seconds = sum(self.operations(graph))
+            seconds = sum(self.fastest.operations(graph))
             trained = sum(graph.types[p].elements for p, _ in graph.gradients)
             fixed = sum(graph.types[i.name].bytes for i in graph.parameters) + trained * self.optimizer_bytes
             held = find_moments(graph, find_flow(graph))[0].held

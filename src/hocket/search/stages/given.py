@@ -18,7 +18,7 @@ from hocket.plan.types import Memory
 from hocket.search.repeats import Repeats
 from hocket.search.stages.answer import Answer
 from hocket.search.stages.cells import Units
-from hocket.search.stages.floors import Floors
+from hocket.search.stages.floors import Fastest
 from hocket.search.stages.shape import Shape
 from hocket.search.stages.solver import Solver, Way
 from hocket.search.stages.times import Pipelined, in_flight, on_the_clock
@@ -75,9 +75,9 @@ def find_given(
     if cluster.size % shape.ranks or cluster.size < shape.ranks:
         raise PlanError(f"{shape.ranks} stages", "divide the cluster's devices", str(cluster.size))
     units = Units(graph)
-    floors = Floors({shape.microbatches: units}, cluster, solver.optimizer_bytes)
+    fastest = Fastest(cluster)
     for again in (False, True) if units.blocks else (False,):
-        costs = costs_of_units(units.graphs[again], units.cuts[again], floors)
+        costs = costs_of_units(units.graphs[again], units.cuts[again], fastest)
         if shape.layers:
             sizes = deal_by_rank(shape.layers, shape.chunks, units.count)
         else:
@@ -128,10 +128,10 @@ def lay_out(
     return None
 
 
-def costs_of_units(graph: Graph, cuts: Sequence[int], floors: Floors) -> list[float]:
+def costs_of_units(graph: Graph, cuts: Sequence[int], fastest: Fastest) -> list[float]:
     """Seconds that a single device would take for what lies between cuts, forward and backward."""
     cost = [0.0] * (len(cuts) + 1)
-    for seconds, unit in zip(floors.operations(graph), assign(graph, cuts).operations, strict=True):
+    for seconds, unit in zip(fastest.operations(graph), assign(graph, cuts).operations, strict=True):
         cost[max(unit, 0)] += seconds
     return cost
 
@@ -140,9 +140,9 @@ def pipeline_bound(pipeline: Pipeline, cluster: Cluster) -> float:
     """No pipeline with these cuts and devices takes less: a rank's stages at the bounds of their layouts for every
     microbatch, after one has come through the stages before, whose work is divided by all their devices. Where
     backward passes are halved, only the former: gradients of weights may be left for later."""
-    shape, floors = pipeline.shape, Floors({}, cluster, 0.0)
+    shape, fastest = pipeline.shape, Fastest(cluster)
     least = [min(a.bound, a.seconds) for a in pipeline.answers]
-    alone = [sum(floors.operations(a.graph)) / a.stage.mesh.devices for a in pipeline.answers]
+    alone = [sum(fastest.operations(a.graph)) / a.stage.mesh.devices for a in pipeline.answers]
     best = 0.0
     for rank in range(shape.ranks):
         own = [s for s, place in pipeline.clock.run.order.places.items() if place == rank]
