@@ -90,13 +90,9 @@ def picked_seconds(case: Case, family: Any, cluster: Any, sizes: Any) -> float |
     costs = costs_of_units(units.graphs[True], units.cuts[True], Fastest(cluster))
     cut = cut_by_cost(costs, ranks * chunks)
     shape = Shape(ranks, chunks, count, kind)
-    found = [lay_out(units, again, shape, cut, Solver(cluster, 12.0), [((mesh, True, PRICE),)] * ranks * chunks)
+    found = [lay_out(units, again, shape, cut, Solver(cluster, 12.0), [((mesh, True, 0.0),)] * ranks * chunks)
              for again in (False, True)]  # fmt: skip
     return min((f.seconds for f in found if f is not None), default=None)
-
-
-PRICE = 1e-13
-"""Seconds per byte held: next to nothing, but of layouts that take as long the one that holds less is taken."""
 
 
 def add(name: str, case: Case, budget: float, results: Results) -> None:

@@ -63,6 +63,12 @@ class Answer:
         more = (in_flight - 1) * self.waiting
         return replace(self, memory=replace(self.memory, activations=self.memory.activations + more))
 
+    def held_by(self, units: float, in_flight: int) -> float:
+        """Bytes that a stage of so many such units holds, of which one runs at a time."""
+        memory = self.memory
+        always = memory.parameters + memory.gradients + memory.optimizer + in_flight * self.waiting
+        return units * always + max(0, memory.activations - self.waiting)
+
 
 @dataclass(frozen=True)
 class Question:

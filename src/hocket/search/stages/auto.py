@@ -16,6 +16,7 @@ from hocket.errors import MemoryLimitError
 from hocket.graph.types import Graph
 from hocket.plan.types import Alternative
 from hocket.search.case import meshes as grids
+from hocket.search.stages.answer import Answer
 from hocket.search.stages.cells import Cells, Mode, Profile, Units, find_profile, middle
 from hocket.search.stages.floors import Floors
 from hocket.search.stages.given import Pipeline, Watcher, lay_out
@@ -25,14 +26,13 @@ from hocket.search.stages.solver import Solver
 
 JUDGED = 3
 """Most shapes that are laid out and judged after the first that fits."""
+CLOSE = 1.03
+"""An estimate by so much above the best judged may still turn out better."""
 FAR = 1.3
 """A mesh on which a unit takes so much longer than on the fastest, and holds so much more than on the one that
 holds least, is left out."""
-PRICES = (0.02, 0.3)
-"""What the memory of a device costs, as shares of the time of its stage: a little, and where memory is short
-much."""
-SLACK = 1.2
-"""By how much the unit in the middle, as often as there are units in a stage, may be more than the memory."""
+PRICES = (0.02, 0.1, 0.3, 1.0)
+"""What the memory of a device costs, as shares of the time of its stage: from next to nothing to much."""
 WORSE = 1.2
 """Larger or smaller parts of the cluster are not looked at beyond those whose best shape takes so much longer than
 the best."""
@@ -106,55 +106,64 @@ class Search:
         best = min((c.seconds for c in self.candidates), default=inf)
         worth = [b for b in self.units if self.floors.seconds(b, ranks) < best]
         kinds = self._kinds(ranks)
-        for price in PRICES:
-            fitting = False
-            for again in (False, True) if any(self.units[b].blocks for b in worth) else (False,):
-                counts = [b for b in worth if self.floors.fits(b, ranks, again)]
-                if not counts:
-                    continue
-                cells = {
-                    first: self._profiles(ranks, first, again, price, counts) for first in dict.fromkeys(kinds)
-                }
-                for count in counts if all(cells.values()) else ():
-                    here = [_at(cells[first], count, self.units[count]) for first in kinds]
-                    fitting |= self._note(ranks, count, again, here)
-            if fitting:
-                return
+        for again in (False, True) if any(self.units[b].blocks for b in worth) else (False,):
+            counts = [b for b in worth if self.floors.fits(b, ranks, again)]
+            if not counts:
+                continue
+            cells = {first: self._profiles(ranks, first, again, counts) for first in dict.fromkeys(kinds)}
+            for count in counts if all(cells.values()) else ():
+                self._note(ranks, count, again, [_at(cells[first], count, self.units[count]) for first in kinds])
 
-    def _note(self, ranks: int, count: int, again: bool, cells: list[list[Cells]]) -> bool:
-        """Note the best cut for every kind of schedule as a candidate; whether one fits."""
+    def _note(self, ranks: int, count: int, again: bool, cells: list[list[Cells]]) -> None:
+        """Note the best cut for every kind of schedule as a candidate, where one fits."""
         if not all(cells):
-            return False
-        link = self.cluster.network if len(self.cluster.machines) > 1 else self.cluster.machines[0].link
-        send = link.latency + self.units[count].sent() / (link.bandwidth * LINK_SHARE)
+            return
+        send = self._send(ranks, self.units[count].sent())
         shapes = (Shape(ranks, chunks, count, kind) for kind, chunks in KINDS)
-        found = [c for shape in shapes if (c := estimate(self.cluster, shape, again, cells, send)) is not None]
-        self.candidates += found
-        return bool(found)
+        found = (estimate(self.cluster, shape, again, cells, send) for shape in shapes)
+        self.candidates += [candidate for candidate in found if candidate is not None]
 
-    def _profiles(self, ranks: int, first: int, again: bool, price: float, counts: list[int]) -> list[Profile]:
+    def _send(self, ranks: int, size: int) -> float:
+        """Seconds in which so many bytes reach the next rank along the pipeline, on average over the ranks."""
+        cluster, each = self.cluster, self.cluster.size // ranks
+        seconds = []
+        for first in range(each, cluster.size, each):
+            near = cluster.places[first - 1] == cluster.places[first]
+            link = cluster.machines[cluster.places[first]].link if near else cluster.network
+            seconds.append(link.latency + size / (link.bandwidth * LINK_SHARE))
+        return sum(seconds) / len(seconds) if seconds else 0.0
+
+    def _profiles(self, ranks: int, first: int, again: bool, counts: list[int]) -> list[Profile]:
         """The modes of the units on the devices of a rank that are worth it."""
-        size = self.cluster.size // ranks
-        limit = min(self.cluster.memory_limit(rank) for rank in range(first, first + size))
-        best = min((c.seconds for c in self.candidates), default=inf)
-        found: list[Profile] = []
+        best, size = min((c.seconds for c in self.candidates), default=inf), self.cluster.size // ranks
+        profiles: list[Profile] = []
         for count in self._references(counts):
-            each = price * self.floors.seconds(count, ranks) / count / limit
-            modes = [Mode(sizes, count > 1, again, count, each) for sizes in self.meshes(size)]
-            tried = [(a, m) for m in modes if (a := middle(self.solver, self.units[count], m, first)) is not None]
+            modes = (self._mode(sizes, ranks, first, again, count) for sizes in self.meshes(size))
+            tried = [found for found in modes if found is not None]
             fastest = min((a.seconds for a, _ in tried), default=inf)
             if fastest * self.units[count].count / ranks * count * NEARLY_ALL > best:
                 continue  # even if all units took as little as the one in the middle
-            own = self.units[count].count / ranks
-            fitting = [
-                (a, m) for a, m in tried if a.with_waiting(min(count, ranks)).memory.total * own <= limit * SLACK
-            ]
-            least = min((a.memory.total for a, _ in fitting), default=0)
-            for answer, mode in fitting:
+            least = min((a.memory.total for a, _ in tried), default=0)
+            for answer, mode in tried:
                 if answer.seconds <= fastest * FAR or answer.memory.total <= least * FAR:
                     profile = find_profile(self.solver, self.units, mode, first, self._other(count))
-                    found += [profile] if profile is not None else []
-        return found
+                    profiles += [profile] if profile is not None else []
+        return profiles
+
+    def _mode(
+        self, sizes: tuple[int, ...], ranks: int, first: int, again: bool, count: int
+    ) -> tuple[Answer, Mode] | None:
+        """The layout of the unit in the middle on a mesh at the lowest price of memory at which a stage of like
+        units fits, if there is one."""
+        size, units = self.cluster.size // ranks, self.units[count]
+        limit = min(self.cluster.memory_limit(rank) for rank in range(first, first + size))
+        for price in PRICES:
+            each = price * self.floors.seconds(count, ranks) / count / limit
+            mode = Mode(sizes, count > 1, again, count, each)
+            answer = middle(self.solver, units, mode, first)
+            if answer is not None and answer.held_by(units.count / ranks, min(count, ranks)) <= limit:
+                return answer, mode
+        return None
 
     def _references(self, counts: list[int]) -> list[int]:
         """Numbers of microbatches for which layouts are found: the most, and one with larger microbatches."""
@@ -198,7 +207,7 @@ class Search:
         best: Pipeline | None = None
         fitting = 0
         for number, candidate in enumerate(sorted(self.candidates, key=lambda c: c.seconds)):
-            if best is not None and (fitting >= JUDGED or candidate.seconds > best.seconds):
+            if best is not None and (fitting >= JUDGED or candidate.seconds > best.seconds * CLOSE):
                 break
             self.watcher("judge", number, JUDGED, str(candidate))
             units, ways = self.units[candidate.shape.microbatches], candidate.ways

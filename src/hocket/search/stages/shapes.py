@@ -18,6 +18,8 @@ from hocket.search.stages.solver import Way
 
 KINDS = (("1f1b", 1), ("eager", 1), ("vpp", 2), ("vpp", 3), ("vpp", 4))
 """Kinds of schedules and chunks per rank that are tried."""
+DEARER = (1.0, 3.0, 10.0)
+"""Prices of memory that are tried for a stage, in the price that its units were found at."""
 LONG = 40_000
 """Most actions of an order with several chunks per rank: it is put on the clock action by action."""
 
@@ -34,11 +36,13 @@ class Candidate:
 
     @property
     def ways(self) -> list[tuple[Way, ...]]:
-        """How each stage is laid out: on its mesh, or on one axis alone."""
-        meshes = (dict.fromkeys((mode.mesh, (prod(mode.mesh),))) for mode in self.modes)
-        return [
-            tuple((m, mode.once, mode.price) for m in each) for mode, each in zip(self.modes, meshes, strict=True)
-        ]
+        """How each stage is laid out: on its mesh, or on one axis alone; at higher prices of memory where what its
+        units were found at is too low."""
+        found = []
+        for mode in self.modes:
+            meshes = dict.fromkeys((mode.mesh, (prod(mode.mesh),)))
+            found.append(tuple((mesh, mode.once, mode.price * more) for mesh in meshes for more in DEARER))
+        return found
 
     def __str__(self) -> str:
         meshes = ", ".join(dict.fromkeys("x".join(map(str, m.mesh)) for m in self.modes))

@@ -23,6 +23,8 @@ in seconds of a byte that is held (none: memory is a limit alone)."""
 
 Outcome = tuple[Answer | None, float]
 """The best layout found, if any fits, and a bound on the seconds of a microbatch under all."""
+FINE = 0.1
+"""Part of the gap that is left where memory has a price: a small price must not be lost in it."""
 
 
 @dataclass
@@ -57,31 +59,32 @@ class Solver:
         ways: Sequence[Way] = (),
     ) -> Answer | None:
         """The best layout of a stage on some devices, within a share of their memory, in any of the ways given
-        (none: in all there are), with a bound on all of these."""
+        (none: in all there are), with a bound on all of these. Of ways on one mesh the first that fits counts."""
         best: Answer | None = None
         bound = inf
         every = [(mesh.sizes, once, 0.0) for mesh in meshes(devices, self.axes) for once in (True, False)]
+        done: set[tuple[tuple[int, ...], bool]] = set()
         for sizes, once, price in ways or every:
-            if once and repeats.microbatches == 1:
+            if (once and repeats.microbatches == 1) or (sizes, once) in done:
                 continue
             found, least = self._on(graph, Mesh(sizes, first), replace(repeats, once=once), share, price)
             bound = min(bound, least)
-            if found is not None and (best is None or _total(found, repeats) < _total(best, repeats)):
+            if found is None:
+                continue
+            done.add((sizes, once))
+            if best is None or _total(found, repeats) < _total(best, repeats):
                 best = found
         return best and replace(best, bound=bound)
 
     def _on(self, graph: Graph, mesh: Mesh, repeats: Repeats, share: float, price: float) -> Outcome:
-        """The best layout of a stage on a mesh, within a share of the memory.
-
-        With a price of memory the layout that is best without a limit is taken, where it fits.
-        """
+        """The best layout of a stage on a mesh, within a share of the memory: under that limit, or at a price of
+        memory, where what is best without a limit fits."""
         limit = share * min(self.cluster.memory_limit(rank) for rank in mesh.ranks)
-        answer = self.priced(graph, mesh, replace(repeats, in_flight=1), price) if price else None
-        if answer is not None:
-            held = answer.with_waiting(repeats.in_flight)
-            if held.memory.total <= limit:
-                return held, 0.0
-        return self._outcome(graph, mesh, repeats, limit, 0.0)
+        if not price:
+            return self._outcome(graph, mesh, repeats, limit, 0.0)
+        answer = self.priced(graph, mesh, replace(repeats, in_flight=1), price)
+        held = answer and answer.with_waiting(repeats.in_flight)
+        return (held if held is not None and held.memory.total <= limit else None), 0.0
 
     def priced(self, graph: Graph, mesh: Mesh, repeats: Repeats, price: float) -> Answer | None:
         """The best layout of a stage on a mesh where no memory is short, but a byte that is held has a price in
@@ -100,7 +103,8 @@ class Solver:
                 )
             question = self.asked[where]
             left = min(self.seconds, max(0.5, self.end - time.monotonic()))
-            self.known[*where, limit, price] = question.answer(limit, left, self.gap, self.stop, price)
+            gap = self.gap * (FINE if price else 1.0)
+            self.known[*where, limit, price] = question.answer(limit, left, gap, self.stop, price)
         answer, bound = self.known[*where, limit, price]
         if answer is None or (answer.graph is graph and answer.stage.mesh == mesh):
             return answer, bound
