@@ -73,7 +73,9 @@ def find_given(
     nothing fits.
     """
     if cluster.size % shape.ranks or cluster.size < shape.ranks:
-        raise PlanError(f"{shape.ranks} stages", "divide the cluster's devices", str(cluster.size))
+        divisors = ", ".join(str(n) for n in range(1, cluster.size + 1) if cluster.size % n == 0)
+        repair = f"{divisors} stages" if cluster.size <= 64 else "another number of stages"
+        raise PlanError(f"{shape.ranks} stages", "divide the cluster's devices", f"{cluster.size} devices", repair)
     units = Units(graph)
     fastest = Fastest(cluster)
     for again in (False, True) if units.blocks else (False,):
